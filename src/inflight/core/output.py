@@ -1,0 +1,156 @@
+"""The values that pass between scheduler, executor and engine: plain frozen data.
+
+Values made once per row and step are named tuples, because they are made hundreds of times in a step and cost a
+quarter of a frozen dataclass; values made once per step are frozen dataclasses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from inflight.core.request import RequestId, SamplingParams, SeqId, TokenId
+
+LaneId = str  # one executor with its own KV memory, running one step at a time
+BlockId = int
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended; ``ABORT`` and ``ERROR`` are ours, the others OpenAI's."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class ScheduledSequence(NamedTuple):
+    """One row of a step: ``q_len = len(token_ids)`` tokens of one sequence."""
+
+    seq_id: SeqId
+    token_ids: tuple[TokenId, ...]  # the q_len >= 1 tokens to run
+    start: int  # position of token_ids[0]; KV of [0, start) is stored
+    block_table: tuple[BlockId, ...]  # covers [0, start + q_len)
+    num_logits: int  # how many of the last rows want logits: 0 mid-prompt, 1 at the end of what is known
+
+
+class NewSequence(NamedTuple):
+    """An executor's per-sequence state (sampler, penalties, random stream) starts here."""
+
+    seq_id: SeqId
+    prompt_token_ids: tuple[TokenId, ...]
+    sampling: SamplingParams
+    eos_token_ids: tuple[TokenId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """All that an executor must do in one step."""
+
+    lane: LaneId
+    step: int
+    scheduled: tuple[ScheduledSequence, ...]
+    new: tuple[NewSequence, ...] = ()
+    finished: tuple[SeqId, ...] = ()  # their state in the executor ends, before this step runs
+    preempted: tuple[SeqId, ...] = ()  # lost their blocks in this step; their state in the executor stays
+
+    @property
+    def num_tokens(self) -> int:
+        """Query tokens of the step."""
+        return sum(len(row.token_ids) for row in self.scheduled)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing can run on the lane now; ``wake_at_s`` is when that may change by itself, if ever."""
+
+    wake_at_s: float | None = None
+
+
+class SampledToken(NamedTuple):
+    """One sampled token; logprobs (natural log) are of the distribution before temperature and truncation."""
+
+    token_id: TokenId
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[TokenId, float], ...] = ()  # most likely first
+
+
+class SampledRow(NamedTuple):
+    """What one row with ``num_logits > 0`` sampled, oldest first."""
+
+    seq_id: SeqId
+    tokens: tuple[SampledToken, ...]
+
+
+class FailedRow(NamedTuple):
+    """A row that failed alone, in a step that served the others."""
+
+    seq_id: SeqId
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What an executor returns: one ``SampledRow`` or ``FailedRow`` for each row that asked for logits."""
+
+    step: int
+    sampled: tuple[SampledRow, ...]
+    duration_s: float
+    failed: tuple[FailedRow, ...] = ()
+
+
+class Stop(NamedTuple):
+    """A stop string was completed by the ``num_tokens``-th token that the row sampled in this step."""
+
+    num_tokens: int
+    stop: str
+
+
+class TokenEvent(NamedTuple):
+    """What one step gave one sequence. The last event of a sequence has a ``finish_reason``."""
+
+    seq_id: SeqId
+    tokens: tuple[SampledToken, ...]
+    finish_reason: FinishReason | None = None
+    stop_reason: TokenId | str | None = None  # the stop token or stop string that ended it
+    error: str | None = None  # with FinishReason.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """Requests by fate, and gauges. received = finished + aborted + rejected + failed + live, at every instant."""
+
+    received: int
+    finished: int
+    aborted: int
+    rejected: int
+    failed: int
+    live: int
+    num_running_seqs: int
+    num_waiting_seqs: int
+    num_preemptions: int
+    num_blocks: int
+    num_free_blocks: int
+    num_stored_tokens: int  # tokens whose KV is stored, over all running sequences
+
+
+__all__ = [
+    "BlockId",
+    "FailedRow",
+    "FinishReason",
+    "Idle",
+    "LaneId",
+    "NewSequence",
+    "RequestId",
+    "SampledRow",
+    "SampledToken",
+    "ScheduledSequence",
+    "SchedulerOutput",
+    "SchedulerStats",
+    "SeqId",
+    "StepResult",
+    "Stop",
+    "TokenEvent",
+    "TokenId",
+]
