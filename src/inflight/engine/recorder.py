@@ -1,0 +1,127 @@
+"""The step log: every input and every output of a scheduler as JSON lines, enough to run it again.
+
+The log holds prompts and outputs as token ids; it is written only where somebody asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from inflight.core.errors import Reason, Rejected, StepFailed
+from inflight.core.output import SchedulerOutput, StepResult, Stop, TokenEvent
+from inflight.core.request import Request, RequestId, SeqId
+
+
+class Started(msgspec.Struct, tag="start", tag_field="event", frozen=True):
+    """The first line: which scheduler wrote the log, and over how much memory."""
+
+    scheduler: str
+    config: dict[str, int | float | bool | str | None]
+    num_blocks: int
+    block_size: int
+    version: int = 1
+
+
+class Added(msgspec.Struct, tag="add", tag_field="event", frozen=True):
+    """A request was queued, or refused for ``rejected``."""
+
+    now_s: float
+    request: Request
+    rejected: Reason | None = None
+
+
+class Aborted(msgspec.Struct, tag="abort", tag_field="event", frozen=True):
+    """A caller gave a request up."""
+
+    now_s: float
+    request_id: RequestId
+
+
+class Scheduled(msgspec.Struct, tag="schedule", tag_field="event", frozen=True):
+    """A step was decided."""
+
+    now_s: float
+    output: SchedulerOutput
+
+
+class Updated(msgspec.Struct, tag="update", tag_field="event", frozen=True):
+    """A step ended with ``result``, or failed as a whole with ``failure``."""
+
+    now_s: float
+    step: int
+    result: StepResult | None
+    failure: str | None
+    stops: tuple[tuple[SeqId, Stop], ...]
+    events: tuple[TokenEvent, ...]
+
+
+Line = Started | Added | Aborted | Scheduled | Updated
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Line)
+
+
+class Recorder:
+    """An observer that writes the step log to ``path``; each line is on disk before the next step starts."""
+
+    def __init__(self, path: Path, started: Started) -> None:
+        self._file: BinaryIO = path.open("wb", buffering=0)
+        self._write(started)
+
+    def on_add(self, request: Request, rejected: Rejected | None, now_s: float) -> None:
+        """Write an ``Added`` line."""
+        self._write(Added(now_s, request, rejected.reason if rejected else None))
+
+    def on_abort(self, request_id: RequestId, now_s: float) -> None:
+        """Write an ``Aborted`` line."""
+        self._write(Aborted(now_s, request_id))
+
+    def on_schedule(self, output: SchedulerOutput, now_s: float) -> None:
+        """Write a ``Scheduled`` line."""
+        self._write(Scheduled(now_s, output))
+
+    def on_update(
+        self,
+        output: SchedulerOutput,
+        result: StepResult | StepFailed,
+        stops: Mapping[SeqId, Stop],
+        events: tuple[TokenEvent, ...],
+        now_s: float,
+    ) -> None:
+        """Write an ``Updated`` line."""
+        failed = isinstance(result, StepFailed)
+        self._write(
+            Updated(
+                now_s,
+                output.step,
+                None if isinstance(result, StepFailed) else result,
+                result.message if isinstance(result, StepFailed) else None,
+                tuple(stops.items()) if not failed else (),
+                events,
+            )
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, line: Line) -> None:
+        self._file.write(_encoder.encode(line) + b"\n")
+
+
+def read_step_log(path: Path) -> Iterator[Line]:
+    """The lines of a step log. Raises ``ValueError``, with the line's number, for one that is not valid.
+
+    A last line without its end, as a process that was killed leaves it, is ignored.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield _decoder.decode(line)
+            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error

@@ -1,0 +1,161 @@
+"""Twelve ways to get a scheduler wrong, each a small edit of its source. The laws must catch every one.
+
+``python -m laws.mutants`` (from the tests folder) prints which world caught which mutant.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import inflight
+
+TESTS = Path(__file__).parents[1]
+SOURCE = Path(inflight.__file__).parent
+NUM_WORLDS = 2000
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str
+    before: str  # occurs exactly once in the file
+    after: str
+
+
+MUTANTS = (
+    Mutant(
+        "block count off by one",
+        "cache/manager.py",
+        "return -(-num_tokens // self.block_size)",
+        "return num_tokens // self.block_size",
+    ),
+    Mutant(
+        "missing reference count",
+        "cache/pool.py",
+        "        for block in blocks:\n            self._ref_counts[block] += 1\n        return blocks",
+        "        return blocks",
+    ),
+    Mutant(
+        "free at preemption before the step ends",
+        "schedulers/preemption.py",
+        "range(len(running) - 1, position - 1, -1)",
+        "range(len(running))",
+    ),
+    Mutant(
+        "table not extended for the last token",
+        "schedulers/continuous.py",
+        "seq.num_computed + num_tokens, num_keep_free)",
+        "seq.num_computed + num_tokens - 1, num_keep_free)",
+    ),
+    Mutant(
+        "chunk one token too long",
+        "core/budget.py",
+        "return 1 + num_extra",
+        "return 2 + num_extra",
+    ),
+    Mutant(
+        "door closes the loop",
+        "schedulers/continuous.py",
+        "                door_open = row is not None\n",
+        "                if row is None:\n                    return rows\n",
+    ),
+    Mutant(
+        "budget charged twice",
+        "core/budget.py",
+        "        self.num_spare_tokens -= num_extra\n",
+        "        self.num_spare_tokens -= 2 * num_extra\n",
+    ),
+    Mutant(
+        "sampled token appended to the wrong sequence",
+        "schedulers/continuous.py",
+        "seq.token_ids.append(token.token_id)",
+        "self._running[-1].token_ids.append(token.token_id)",
+    ),
+    Mutant(
+        "finish without free",
+        "schedulers/continuous.py",
+        "            self._kv.free(seq.seq_id)\n            self._running.remove(seq)",
+        "            self._running.remove(seq)",
+    ),
+    Mutant(
+        "abort forgotten while in flight",
+        "schedulers/continuous.py",
+        "                seq.aborted = True\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "preempted row keeps num_computed",
+        "schedulers/continuous.py",
+        "        seq.num_computed = 0\n        seq.num_preemptions",
+        "        seq.num_preemptions",
+    ),
+    Mutant(
+        "priority order reversed on equal arrival",
+        "core/queue.py",
+        "return (priority * ageing_s + now_s, index)",
+        "return (-priority * ageing_s + now_s, index)",
+    ),
+    # Beyond the twelve: mistakes that this scheduler in particular invites.
+    Mutant(
+        "abort frees the blocks of a row in flight",
+        "schedulers/continuous.py",
+        "                seq.aborted = True\n",
+        "                seq.aborted = True\n                self._kv.free(seq.seq_id)\n",
+    ),
+    Mutant(
+        "a protected row is evicted",
+        "schedulers/preemption.py",
+        "if not promises.is_protected(running[index]):",
+        "if True:",
+    ),
+    Mutant(
+        "what is set aside for protected rows is taken by others",
+        "schedulers/continuous.py",
+        "num_keep_free = 0 if self._promises.is_protected(seq) else num_set_aside",
+        "num_keep_free = 0",
+    ),
+    Mutant(
+        "a failed step advances its rows",
+        "schedulers/continuous.py",
+        "                seq.retry_len = len(row.token_ids)\n",
+        "                seq.num_computed += len(row.token_ids) - 1\n",
+    ),
+    Mutant(
+        "an end token before min_tokens",
+        "schedulers/continuous.py",
+        "if seq.num_output_tokens >= sampling.min_tokens:",
+        "if True:",
+    ),
+)
+
+
+def caught_by_worlds(mutant: Mutant, folder: Path) -> str:
+    """Apply a mutant to a copy of the source and play worlds on it; returns what they printed."""
+    copy = folder / "inflight"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    file = copy / mutant.file
+    source = file.read_text()
+    if source.count(mutant.before) != 1:
+        raise ValueError(f"{mutant.name}: its text occurs {source.count(mutant.before)} times in {mutant.file}")
+    file.write_text(source.replace(mutant.before, mutant.after))
+    run = subprocess.run(
+        [sys.executable, "-m", "laws.worlds", str(NUM_WORLDS)],
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return run.stdout if run.returncode == 1 and run.stdout else f"survived: {run.stdout}{run.stderr}"
+
+
+if __name__ == "__main__":
+    for mutant in MUTANTS:
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"{mutant.name}: {caught_by_worlds(mutant, Path(folder)).strip()}")
