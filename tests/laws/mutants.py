@@ -50,8 +50,8 @@ MUTANTS = (
     Mutant(
         "table not extended for the last token",
         "schedulers/continuous.py",
-        "seq.num_computed + num_tokens, num_keep_free)",
-        "seq.num_computed + num_tokens - 1, num_keep_free)",
+        "seq.num_computed + num_tokens)",
+        "seq.num_computed + num_tokens - 1)",
     ),
     Mutant(
         "chunk one token too long",
@@ -116,9 +116,9 @@ MUTANTS = (
     ),
     Mutant(
         "what is set aside for protected rows is taken by others",
-        "schedulers/continuous.py",
-        "num_keep_free = 0 if self._promises.is_protected(seq) else num_set_aside",
-        "num_keep_free = 0",
+        "cache/manager.py",
+        "self._pool.num_free - self._num_set_aside + num_own",
+        "self._pool.num_free",
     ),
     Mutant(
         "a failed step advances its rows",

@@ -35,7 +35,3 @@ class Promises:
     def num_spare_blocks(self, running: Iterable[Sequence]) -> int:
         """Blocks that are neither held by nor promised to a running row; negative where promises overlap."""
         return self._kv.num_blocks - sum(max(self.num_blocks(seq), self._kv.num_held(seq.seq_id)) for seq in running)
-
-    def num_blocks_set_aside(self, running: Iterable[Sequence]) -> int:
-        """Free blocks that only protected rows may take."""
-        return sum(self.num_blocks(seq) - self._kv.num_held(seq.seq_id) for seq in running if self.is_protected(seq))

@@ -187,7 +187,7 @@ class ContinuousScheduler:
             if seq.num_computed > self._kv.num_held(seq.seq_id) * self._kv.block_size:
                 raise InvariantViolation(f"{seq.seq_id}: stored tokens lie outside of its block table")
         for row in self._in_flight.scheduled if self._in_flight else ():
-            if self._kv.allocate(row.seq_id, 0) != row.block_table:
+            if self._kv.block_table(row.seq_id) != row.block_table:
                 raise InvariantViolation(f"{row.seq_id}: the blocks of a row in flight changed hands")
 
     # -- how a step is filled ------------------------------------------------------------------------------------
@@ -195,7 +195,6 @@ class ContinuousScheduler:
     def _fill_step(self, preempted: list[SeqId]) -> list[ScheduledSequence]:
         """One pass over running and waiting rows, merged in the one order; appends to ``preempted``."""
         budget = Budget(self.config.max_num_batched_tokens, self.config.max_num_seqs, len(self._running))
-        num_set_aside = self._promises.num_blocks_set_aside(self._running)
         rows: list[ScheduledSequence] = []
         door_open = True
         position = 0
@@ -206,7 +205,7 @@ class ContinuousScheduler:
                 row = self._admit(newcomer, budget)
                 door_open = row is not None
             elif seq is not None:
-                row, evicted = self._continue(position, budget, num_set_aside)
+                row, evicted = self._continue(position, budget)
                 preempted += evicted  # they stay out of this step: what was promised before no longer fits
             else:
                 return rows
@@ -214,15 +213,12 @@ class ContinuousScheduler:
                 rows.append(row)
                 position += 1
 
-    def _continue(
-        self, position: int, budget: Budget, num_set_aside: int
-    ) -> tuple[ScheduledSequence | None, list[SeqId]]:
+    def _continue(self, position: int, budget: Budget) -> tuple[ScheduledSequence | None, list[SeqId]]:
         """The next token or chunk of a running row, and whom it cost their memory; no row if it was itself."""
         seq = self._running[position]
         num_tokens = budget.continue_row(seq.num_behind)
-        num_keep_free = 0 if self._promises.is_protected(seq) else num_set_aside
         evicted: list[SeqId] = []
-        while (table := self._kv.allocate(seq.seq_id, seq.num_computed + num_tokens, num_keep_free)) is None:
+        while (table := self._kv.allocate(seq.seq_id, seq.num_computed + num_tokens)) is None:
             index = victim_index(self._running, position, self._promises)
             if index is None:
                 raise InvariantViolation(f"{seq.seq_id}: no memory for a protected row")
@@ -242,6 +238,8 @@ class ContinuousScheduler:
         table = self._kv.allocate(seq.seq_id, num_tokens)
         if table is None:
             raise InvariantViolation(f"{seq.seq_id}: memory was promised twice")
+        if self._promises.is_protected(seq):
+            self._kv.set_aside(seq.seq_id, seq.max_num_stored)
         budget.enter(num_tokens)
         self._waiting.remove(seq)
         self._book.move(seq, Status.RUNNING, self._num_steps, "admitted")
@@ -250,10 +248,7 @@ class ContinuousScheduler:
 
     def _retry_row(self, seq: Sequence) -> ScheduledSequence:
         """The row of a failed step once more, alone: if it fails again, it is the culprit."""
-        table = self._kv.allocate(seq.seq_id, 0)
-        if table is None:
-            raise InvariantViolation(f"{seq.seq_id}: asking for nothing was refused")
-        return _row(seq, seq.retry_len, table)
+        return _row(seq, seq.retry_len, self._kv.block_table(seq.seq_id))
 
     def _preempt(self, seq: Sequence, cause: str) -> None:
         """Take a row's memory away; its tokens stay, and it waits at its old place in the order."""
