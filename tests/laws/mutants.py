@@ -121,6 +121,12 @@ MUTANTS = (
         "self._pool.num_free",
     ),
     Mutant(
+        "admission looks at the running rows' tokens only as they are",
+        "schedulers/admission.py",
+        "seq.num_tokens + NUM_HEADROOM_TOKENS",
+        "seq.num_tokens",
+    ),
+    Mutant(
         "a failed step advances its rows",
         "schedulers/continuous.py",
         "                seq.retry_len = len(row.token_ids)\n",

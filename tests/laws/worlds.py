@@ -16,6 +16,7 @@ from inflight.core.errors import Reason, Rejected, StepFailed
 from inflight.core.lifecycle import Status, check_move
 from inflight.core.output import FinishReason, Idle, SchedulerOutput, SeqId, StepResult
 from inflight.core.request import Request, SamplingParams
+from inflight.schedulers.admission import NUM_HEADROOM_TOKENS
 from inflight.schedulers.config import ContinuousConfig
 from inflight.schedulers.continuous import ContinuousScheduler
 
@@ -143,6 +144,7 @@ class _Play:
         self.fates: Counter[str] = Counter()
         self.fate_of: dict[str, set[str]] = {}
         self.num_sequences = 0
+        self.last_admission = -100
         self.retrying: set[SeqId] = set()
         everyone = [request for requests in world.arrivals.values() for request in requests]
         num_seqs = sum(request.sampling.n for request in everyone)
@@ -240,8 +242,13 @@ class _Play:
             self.report.preemptions[seq_id] += 1
             num = self.report.preemptions[seq_id]
             self.require(num <= config.max_preemptions, "L5", f"{seq_id} preempted {num} times")
+        if output.preempted:
+            too_soon = output.step - self.last_admission <= NUM_HEADROOM_TOKENS
+            self.require(not too_soon, "L5", "an admission forced a preemption within two steps")
         admitted = scheduled - self.stored.keys()
         self.check_fairness(admitted)
+        if admitted:
+            self.last_admission = output.step
         blocks: set[int] = set()
         num_partial = 0
         for row in rows:

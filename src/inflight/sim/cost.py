@@ -1,0 +1,69 @@
+"""How long a step takes, as a linear function of what it computes; fitted to a step log by least squares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from inflight.core.output import SchedulerOutput
+from inflight.engine.recorder import Line, Scheduled, Updated
+
+
+@dataclass(frozen=True, slots=True)
+class LinearStepCost:
+    """``duration_s = constant_s + per_token_s * tokens + per_context_token_s * context``.
+
+    ``tokens`` are the query tokens of the step; ``context`` is how many stored tokens they attend to, summed over
+    the query tokens.
+    """
+
+    constant_s: float
+    per_token_s: float
+    per_context_token_s: float
+
+    def duration_s(self, output: SchedulerOutput) -> float:
+        """The predicted duration of a step."""
+        return (
+            self.constant_s
+            + self.per_token_s * output.num_tokens
+            + self.per_context_token_s * num_context_tokens(output)
+        )
+
+
+def num_context_tokens(output: SchedulerOutput) -> int:
+    """Stored tokens that the query tokens of a step attend to, themselves included, summed over the query tokens."""
+    total = 0
+    for row in output.scheduled:
+        q_len = len(row.token_ids)
+        total += q_len * row.start + q_len * (q_len + 1) // 2
+    return total
+
+
+def fit_step_cost(log: Iterable[Line]) -> LinearStepCost:
+    """The cost that predicts the durations of a step log best; negative coefficients are cut to zero.
+
+    Raises ``ValueError`` if fewer than three steps of the log succeeded.
+    """
+    outputs: dict[int, SchedulerOutput] = {}
+    features: list[tuple[float, float, float]] = []
+    durations_s: list[float] = []
+    for line in log:
+        if isinstance(line, Scheduled):
+            outputs[line.output.step] = line.output
+        elif isinstance(line, Updated) and line.result is not None:
+            output = outputs.pop(line.step)
+            features.append((1.0, output.num_tokens, num_context_tokens(output)))
+            durations_s.append(line.result.duration_s)
+    if len(durations_s) < 3:
+        raise ValueError(f"a step cost is fitted to at least 3 steps; the log has {len(durations_s)}")
+    x, y = np.array(features), np.array(durations_s)
+    active = [0, 1, 2]
+    while True:  # drop what comes out negative and fit the rest again
+        coefficients = np.linalg.lstsq(x[:, active], y, rcond=None)[0]
+        if not active or (coefficients >= 0).all():
+            break
+        active = [column for column, value in zip(active, coefficients, strict=True) if value >= 0]
+    fitted = dict(zip(active, coefficients.tolist(), strict=True))
+    return LinearStepCost(fitted.get(0, 0.0), fitted.get(1, 0.0), fitted.get(2, 0.0))

@@ -1,0 +1,51 @@
+"""A discrete-event loop around the very engine that serves: arrivals and step ends, in the order of virtual time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import count
+
+from inflight.core.errors import InvariantViolation, Rejected
+from inflight.core.output import LaneId, SchedulerOutput, StepResult
+from inflight.core.request import Request
+from inflight.engine.clock import VirtualClock
+from inflight.engine.core import EngineCore
+
+
+def simulate(core: EngineCore, lanes: tuple[LaneId, ...], clock: VirtualClock, requests: Iterable[Request]) -> None:
+    """Run until every request has ended; each arrives at its ``arrival_s`` on ``clock``, which ``core`` must use.
+
+    What happened is seen by the core's observers. A request that arrives exactly when a step ends can join the next
+    one. A step that fails as a whole takes no time.
+    """
+    arrivals = deque(sorted(requests, key=lambda request: request.arrival_s))
+    ends: list[tuple[float, int, SchedulerOutput, StepResult]] = []  # a heap; the count keeps ties in order
+    number = count()
+    idle = list(lanes)
+    while arrivals or ends or core.has_work:
+        for lane in tuple(idle):
+            while isinstance(output := core.begin(lane), SchedulerOutput):
+                result = core.execute(output)
+                if isinstance(result, StepResult):
+                    idle.remove(lane)
+                    heapq.heappush(ends, (clock.now_s() + result.duration_s, next(number), output, result))
+                    break
+                core.finish(output, result)
+        if not (arrivals or ends):
+            if not core.has_work:
+                return
+            raise InvariantViolation("requests are left, but nothing can run and nobody will come")
+        next_arrival_s = arrivals[0].arrival_s if arrivals else math.inf
+        next_end_s = ends[0][0] if ends else math.inf
+        clock.advance_to(min(next_arrival_s, next_end_s))
+        while ends and ends[0][0] <= clock.now_s():
+            _, _, output, result = heapq.heappop(ends)
+            core.finish(output, result)
+            idle.append(output.lane)
+        while arrivals and arrivals[0].arrival_s <= clock.now_s():
+            with suppress(Rejected):  # the observers know
+                core.add(arrivals.popleft())
