@@ -1,0 +1,60 @@
+"""The step loop: take in what arrived, run one step, hand out what it gave; again, until told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inflight.core.errors import Rejected
+from inflight.engine.core import EngineCore
+from inflight.engine.events import ChoiceDelta, EngineInfo
+from inflight.engine.wire import Abort, Add, FromEngine, Heartbeat, Refused, Step, Stop, ToEngine, read_request
+from inflight.metrics.collect import Collector
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A built engine: its core, the facts about it, and the observer that collects its metrics."""
+
+    core: EngineCore
+    info: EngineInfo
+    collector: Collector
+
+
+EngineFactory = Callable[[], Engine]  # builds the engine in its own process; must be picklable by name
+
+
+def run_loop(
+    engine: Engine,
+    receive: Callable[[float], list[ToEngine]],
+    send: Callable[[FromEngine], None],
+    heartbeat_s: float,
+) -> None:
+    """Serve until ``Stop`` is received.
+
+    ``receive(timeout_s)`` returns all messages that wait, or ``[]`` after ``timeout_s`` without one; ``send`` must not
+    block. While there is work, every turn is one step and one ``Step``. An idle loop sleeps in ``receive`` and sends a
+    ``Heartbeat`` every ``heartbeat_s``: from here and not from a thread, so that a loop that hangs falls silent.
+    Whatever ``engine`` raises other than ``Rejected`` passes through.
+    """
+    core = engine.core
+    while True:
+        messages = receive(0.0 if core.has_work else heartbeat_s)
+        aborted = []
+        for message in messages:
+            match message:
+                case Add():
+                    try:
+                        core.add(read_request(message))
+                    except Rejected as no:
+                        send(Refused(message.request_id, no.reason, no.message, no.param, no.retry_after_s))
+                case Abort(request_id):
+                    core.abort(request_id)
+                    aborted.append(request_id)
+                case Stop():
+                    return
+        if messages or core.has_work:
+            deltas: list[ChoiceDelta] = core.step() if core.has_work else []
+            send(Step(tuple(deltas), tuple(aborted), engine.collector.drain(), core.stats()))
+        else:
+            send(Heartbeat())
