@@ -5,7 +5,6 @@ Names, defaults and ranges are those of vLLM's ``SamplingParams`` and of the Ope
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ TokenId = int
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
+MAX_STOP_CHARS = 1024
 MAX_SEED = 2**64 - 1
 PRIORITY_LIMIT = 2**31
 
@@ -112,7 +112,7 @@ class Request:
 
 def _in_range(name: str, value: float, low: float, high: float, low_open: bool = False) -> None:
     # Written so that NaN, which compares false with everything, is refused.
-    if not (math.isfinite(value) and low <= value <= high and not (low_open and value == low)):
+    if not (low <= value <= high and not (low_open and value == low)):
         bracket = "(" if low_open else "["
         raise Rejected(Reason.INVALID, f"{name} must be in {bracket}{low}, {high}], got {value}", name)
 

@@ -1,0 +1,106 @@
+"""The metrics as Prometheus reads them; lives in the server's process."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from inflight.core.output import SchedulerStats
+from inflight.core.request import RequestId
+from inflight.metrics import definitions as d
+from inflight.metrics.delta import FirstToken, MetricsDelta
+
+_MAX_UNSENT = 10_000  # first tokens whose sending was not reported; the oldest are forgotten
+
+
+class PrometheusMetrics:
+    """All of ``definitions.ALL`` on a registry of its own, or on a given one. Not thread-safe across ``apply``."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._ttft = self._histogram(d.TTFT)
+        self._queue = self._histogram(d.QUEUE)
+        self._prefill = self._histogram(d.PREFILL)
+        self._emit = self._histogram(d.EMIT)
+        itl = self._histogram(d.ITL)
+        self._itl, self._itl_preempted = itl.labels("false"), itl.labels("true")
+        self._tpot = self._histogram(d.TPOT)
+        self._e2e = self._histogram(d.E2E)
+        self._batch_rows = self._histogram(d.BATCH_SIZE)
+        self._batch_tokens = self._histogram(d.BATCH_TOKENS)
+        self._preemptions = self._counter(d.PREEMPTIONS)
+        self._tokens_lost = self._counter(d.TOKENS_LOST)
+        self._prompt_tokens = self._counter(d.PROMPT_TOKENS)
+        self._output_tokens = self._counter(d.OUTPUT_TOKENS)
+        self._requests = self._counter(d.REQUESTS)
+        self._running = self._gauge(d.RUNNING)
+        self._waiting = self._gauge(d.WAITING)
+        self._live = self._gauge(d.LIVE)
+        self._kv_usage = self._gauge(d.KV_USAGE)
+        self._kv_slot_usage = self._gauge(d.KV_SLOT_USAGE)
+        self._block_size = 1
+        self._unsent: dict[RequestId, FirstToken] = {}
+
+    def set_block_size(self, block_size: int) -> None:
+        """Tell how many tokens a KV block holds, once the engine is known."""
+        self._block_size = block_size
+
+    def apply(self, delta: MetricsDelta) -> None:
+        """Take in what happened since the last delta."""
+        for histogram, samples in (
+            (self._batch_rows, delta.batch_rows),
+            (self._batch_tokens, delta.batch_tokens),
+            (self._itl, delta.itl_s),
+            (self._itl_preempted, delta.itl_preempted_s),
+        ):
+            for sample in samples:
+                histogram.observe(sample)
+        for first in delta.first_tokens:
+            self._queue.observe(first.queue_s)
+            self._prefill.observe(first.prefill_s)
+            self._unsent[first.request_id] = first
+            if len(self._unsent) > _MAX_UNSENT:
+                del self._unsent[next(iter(self._unsent))]
+        self._prompt_tokens.inc(delta.num_prompt_tokens)
+        self._output_tokens.inc(delta.num_output_tokens)
+        self._preemptions.inc(delta.num_preemptions)
+        self._tokens_lost.inc(delta.num_tokens_lost)
+        for reason in delta.rejected:
+            self._requests.labels("rejected", reason.value).inc()
+        for record in delta.ended:
+            self._requests.labels(record.outcome.value, "").inc()
+            for tpot_s in record.tpot_s:
+                self._tpot.observe(tpot_s)
+
+    def apply_stats(self, stats: SchedulerStats) -> None:
+        """Set the gauges."""
+        num_allocated = stats.num_blocks - stats.num_free_blocks
+        self._running.set(stats.num_running_seqs)
+        self._waiting.set(stats.num_waiting_seqs)
+        self._live.set(stats.live)
+        self._kv_usage.set(num_allocated / stats.num_blocks if stats.num_blocks else 0.0)
+        num_slots = num_allocated * self._block_size
+        self._kv_slot_usage.set(stats.num_stored_tokens / num_slots if num_slots else 0.0)
+
+    def first_token_sent(self, request_id: RequestId, arrival_s: float, now_s: float) -> None:
+        """The first token of a request was handed to the socket, or to a caller who waits for the whole answer."""
+        self._ttft.observe(now_s - arrival_s)
+        first = self._unsent.pop(request_id, None)
+        if first is not None:
+            self._emit.observe(now_s - first.at_s)
+
+    def finished_sent(self, arrival_s: float, now_s: float) -> None:
+        """The last byte of a finished request was handed on."""
+        self._e2e.observe(now_s - arrival_s)
+
+    def render(self) -> bytes:
+        """The exposition text, for ``GET /metrics``."""
+        return generate_latest(self.registry)
+
+    def _histogram(self, metric: d.Metric) -> Histogram:
+        return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry)
+
+    def _counter(self, metric: d.Metric) -> Counter:
+        return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
+
+    def _gauge(self, metric: d.Metric) -> Gauge:
+        return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)

@@ -1,0 +1,87 @@
+import json
+import logging
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inflight.metrics.delta import FirstToken, MetricsDelta, Outcome, RequestRecord
+from inflight.metrics.prometheus import PrometheusMetrics
+from inflight.metrics.report import Reporter
+from inflight.metrics.summary import describe, percentile, summarize
+from metrics.test_prometheus import stats
+
+RECORD = RequestRecord("cmpl-1", Outcome.STOP, 1, 3, 1, 2, 9, 0.5, 1.0, 1.0, (), None, None, (104, 105))
+
+
+def test_one_json_record_per_request_without_content(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "inflight.request"):
+        Reporter(PrometheusMetrics())(MetricsDelta(ended=(RECORD, RECORD)), stats())
+    lines = [json.loads(entry.getMessage()) for entry in caplog.records if entry.name == "inflight.request"]
+    assert len(lines) == 2
+    assert lines[0] == {
+        "request_id": "cmpl-1",
+        "outcome": "stop",
+        "num_choices": 1,
+        "num_prompt_tokens": 3,
+        "num_output_tokens": 1,
+        "num_preemptions": 2,
+        "num_tokens_lost": 9,
+        "queue_s": 0.5,
+        "ttft_s": 1.0,
+        "e2e_s": 1.0,
+        "tpot_s": [],
+        "max_itl_s": None,
+        "error": None,
+    }
+
+
+def test_the_prompt_is_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "inflight.request"):
+        Reporter(PrometheusMetrics(), lambda ids: bytes(ids).decode())(MetricsDelta(ended=(RECORD,)), stats())
+    assert json.loads(caplog.records[0].getMessage())["prompt"] == "hi"
+
+
+def test_one_line_per_period(caplog: pytest.LogCaptureFixture) -> None:
+    reporter = Reporter(PrometheusMetrics())
+    reporter.log_period(0.0)
+    delta = MetricsDelta(
+        first_tokens=(FirstToken("a", 0.5, 0.25, 1.0),),
+        itl_s=(0.03,),
+        itl_preempted_s=(0.05,),
+        num_prompt_tokens=100,
+        num_output_tokens=20,
+        num_preemptions=1,
+    )
+    now = stats(live=3, num_running_seqs=2, num_waiting_seqs=1, num_blocks=4, num_free_blocks=3, num_preemptions=7)
+    with caplog.at_level(logging.INFO, "inflight.metrics"):
+        reporter(delta, now)
+        reporter.log_period(10.0)
+        reporter(MetricsDelta(), stats(num_blocks=4, num_free_blocks=4))
+        reporter.log_period(20.0)  # nothing happened and nothing runs: no line
+    (line,) = [entry.getMessage() for entry in caplog.records]
+    assert line == (
+        "running: 2, waiting: 1, prompt: 10.0 tokens/s, output: 2.0 tokens/s, KV usage: 25.0 %, "
+        "preemptions: 1 (total 7), TTFT p50 750 ms? p99 750 ms? (n=1), ITL p50 30 ms? p99 50 ms? (n=2)"
+    )
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=300), st.sampled_from((0.5, 0.9, 0.95, 0.99)))
+def test_a_percentile_is_the_smallest_sample_that_covers_its_share(samples: list[int], quantile: float) -> None:
+    ordered = sorted(samples)
+    value = percentile(ordered, quantile)
+    assert value in ordered
+    share = math.ceil(round(quantile * len(ordered), 6))
+    assert sum(sample <= value for sample in ordered) >= share
+    assert sum(sample < value for sample in ordered) < share
+
+
+def test_too_few_samples_are_marked() -> None:
+    assert not summarize([1.0] * 199).enough_for(0.5)
+    assert summarize([1.0] * 200).enough_for(0.5)
+    assert not summarize([1.0] * 9_999).enough_for(0.99)
+    assert summarize([1.0] * 10_000).enough_for(0.99)
+    assert summarize([]).p50 is None
+    assert describe("ITL", []) == "ITL: none"
+    assert describe("ITL", [0.001] * 200) == "ITL p50 1 ms p99 1 ms? (n=200)"

@@ -1,0 +1,60 @@
+"""Hostile requests beside good ones: nobody gets a 500, and the good ones get what they always get."""
+
+import asyncio
+from collections import Counter
+
+import httpx
+
+from server.hostile import HostileRequest, hostile_requests
+from server.live import Live, live, until
+
+
+def test_the_generator_is_deterministic() -> None:
+    assert list(hostile_requests(1, 200)) == list(hostile_requests(1, 200))
+    assert list(hostile_requests(1, 200)) != list(hostile_requests(2, 200))
+
+
+def test_no_500_and_good_requests_are_served() -> None:
+    asyncio.run(_hostile_and_good(num_hostile=300, num_good=30))
+
+
+async def _hostile_and_good(num_hostile: int, num_good: int) -> None:
+    async with live() as server:
+        statuses: Counter[int] = Counter()
+        bad: list[tuple[int, str, HostileRequest]] = []
+        requests = hostile_requests(20, num_hostile)
+
+        async def attack() -> None:
+            for method, path, headers, body in requests:
+                raw = {name: value.encode("latin-1") for name, value in headers.items()}
+                response = await server.http.request(method, path, headers=raw, content=body)
+                statuses[response.status_code] += 1
+                if response.status_code >= 500 or not _well_formed(response, method):
+                    bad.append((response.status_code, response.text[:200], (method, path, headers, body[:200])))
+
+        expected = await _good(server, 0)
+        _, *served = await asyncio.gather(
+            asyncio.gather(*(attack() for _ in range(4))), *(_good(server, number) for number in range(num_good))
+        )
+        assert bad == []
+        assert served == [expected] * num_good
+        assert statuses.total() == num_hostile
+        assert set(statuses) >= {200, 400, 404, 405, 413}  # the generator reaches all of these
+        assert statuses[400] > num_hostile / 2
+        await until(lambda: not server.client.waiting and not server.client.decoding)
+
+
+async def _good(server: Live, number: int) -> str:
+    await asyncio.sleep(number / 20)
+    body = {"messages": [{"role": "user", "content": "hi"}], "seed": 5}
+    if number % 2:
+        response = await server.post("/v1/chat/completions", body)
+        return str(response.json()["choices"][0]["message"]["content"])
+    chunks = await server.chunks("/v1/chat/completions", body)
+    return "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+
+
+def _well_formed(response: httpx.Response, method: str) -> bool:
+    if response.status_code < 400 or method == "HEAD":
+        return True
+    return list(response.json()["error"]) == ["message", "type", "param", "code"]
