@@ -73,8 +73,12 @@ class SamplingParams:
         if self.max_tokens is not None:
             _in_range("max_tokens", self.max_tokens, 1, 2**31)
         _in_range("min_tokens", self.min_tokens, 0, 2**31 if self.max_tokens is None else self.max_tokens)
-        if len(self.stop) > MAX_STOP_STRINGS or any(not text for text in self.stop):
-            raise Rejected(Reason.INVALID, f"stop takes at most {MAX_STOP_STRINGS} strings, none of them empty", "stop")
+        if len(self.stop) > MAX_STOP_STRINGS or any(not 0 < len(text) <= MAX_STOP_CHARS for text in self.stop):
+            raise Rejected(
+                Reason.INVALID,
+                f"stop takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters",
+                "stop",
+            )
 
     @property
     def greedy(self) -> bool:
