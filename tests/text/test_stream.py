@@ -6,7 +6,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from inflight.core.output import Stop
-from inflight.core.request import SamplingParams
+from inflight.core.request import MAX_STOP_CHARS, SamplingParams
 from inflight.text.parts import TokenizerParts
 from inflight.text.stop_strings import StopMatcher
 from inflight.text.stream import TextStream
@@ -203,8 +203,8 @@ def test_matcher_finds_all_completions_and_the_longest_begin(stop: str, pieces: 
     assert found == [end for end in range(len(stop), len(before) + 1) if before[:end].endswith(stop)]
 
 
-def test_a_stop_string_nearly_met_for_a_hundred_thousand_tokens() -> None:
-    stop = "a" * 100_000
+def test_the_longest_stop_string_nearly_met_until_its_last_token() -> None:
+    stop = "a" * MAX_STOP_CHARS
     stream = TextStream(BYTE_LEVEL, SamplingParams(stop=(stop,), max_tokens=None))
     token = ids_of_bytes(b"a")
     for _ in range(len(stop) - 1):

@@ -1,0 +1,119 @@
+"""From a configuration to an engine: the only file that knows every part."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inflight.config import EngineConfig
+from inflight.core.observer import Observer
+from inflight.engine.clock import WallClock
+from inflight.engine.core import EngineCore
+from inflight.engine.events import EngineInfo
+from inflight.engine.executor import KVCapacity
+from inflight.engine.loop import Engine, EngineFactory
+from inflight.engine.recorder import Recorder, Started
+from inflight.hub.resolve import ModelFiles
+from inflight.metrics.collect import Collector
+from inflight.schedulers.config import ContinuousConfig
+from inflight.schedulers.continuous import LANE, ContinuousScheduler
+from inflight.text.stream import TextStream
+from inflight.text.tokenizer import Tokenizer
+
+# Where torch comes with them, parts are imported in the process that runs the model: a server only names them.
+if TYPE_CHECKING:
+    from inflight.runtime.runner import TorchExecutor
+
+
+def engine_factory(config: EngineConfig, files: ModelFiles, keep_prompts: bool) -> EngineFactory:
+    """What the engine's own process calls to become one; can be pickled. See ``assemble``."""
+    return partial(_load, config, files, keep_prompts)
+
+
+def _load(config: EngineConfig, files: ModelFiles, keep_prompts: bool) -> Engine:
+    return assemble(config, files, Tokenizer.load(files.path), keep_prompts)
+
+
+def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep_prompts: bool = False) -> Engine:
+    """Load the model into this process and put an engine around it.
+
+    ``keep_prompts`` puts the prompts' token ids into the metrics' records. Raises ``InflightError`` if the model
+    cannot be loaded, ``ValueError`` if the configuration does not fit it, ``OSError`` if the step log cannot be
+    written.
+    """
+    from inflight.runtime.load import default_num_threads, load_executor
+
+    executor = load_executor(files.path, config.runtime)
+    capacity = executor.capacity
+    max_model_len, why_len = effective_max_model_len(
+        executor.model_config.max_position_embeddings, config.max_model_len, capacity
+    )
+    max_num_batched_tokens, why_chunk = _num_batched_tokens(config, executor, max_model_len)
+    limits = config.scheduler(max_num_batched_tokens=max_num_batched_tokens, max_model_len=max_model_len)
+    collector = Collector(keep_prompts)
+    observers: list[Observer] = [collector]
+    if config.step_log is not None:
+        observers.append(_recorder(config.step_log, limits, capacity))
+    core = EngineCore(
+        ContinuousScheduler(limits, capacity.num_blocks, capacity.block_size),
+        {LANE: executor},
+        partial(TextStream, tokenizer),
+        WallClock(),
+        observers,
+    )
+    info = EngineInfo(
+        model_name=files.name,
+        num_parameters=executor.model_config.num_parameters,
+        weight_format=executor.model_config.weight_format,
+        device=str(executor.device),
+        num_threads=config.runtime.num_threads or default_num_threads(),
+        vocab_size=executor.model_config.vocab_size,
+        max_model_len=max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        num_blocks=capacity.num_blocks,
+        block_size=capacity.block_size,
+        bytes_per_block=capacity.bytes_per_block,
+        notes=(*executor.notes, why_len, why_chunk),
+    )
+    return Engine(core=core, info=info, collector=collector)
+
+
+def effective_max_model_len(of_model: int, asked: int | None, capacity: KVCapacity) -> tuple[int, str]:
+    """The longest sequence, in tokens, that model, caller and KV cache all allow; and why, for people."""
+    of_cache = capacity.num_blocks * capacity.block_size
+    bounds = {"the model": of_model, "the KV cache": of_cache}
+    if asked is not None:
+        bounds["--max-model-len"] = asked
+    effective = min(bounds.values())
+    allowed = ", ".join(f"{who} allows {num_tokens}" for who, num_tokens in bounds.items())
+    return effective, f"max_model_len {effective} tokens: {allowed}"
+
+
+def _num_batched_tokens(config: EngineConfig, executor: TorchExecutor, max_model_len: int) -> tuple[int, str]:
+    asked = config.scheduler(max_num_batched_tokens=2**31, max_model_len=max_model_len)
+    if config.max_num_batched_tokens is not None:
+        return config.max_num_batched_tokens, f"max_num_batched_tokens {config.max_num_batched_tokens}: as configured"
+    if not asked.enable_chunked_prefill:
+        num_tokens = max(max_model_len, asked.max_num_seqs)
+        return num_tokens, f"max_num_batched_tokens {num_tokens}: without chunked prefill a whole prompt is one step"
+    from inflight.runtime.calibrate import calibrate_num_batched_tokens
+
+    measured, why = calibrate_num_batched_tokens(executor)
+    if measured < asked.max_num_seqs:
+        return asked.max_num_seqs, f"max_num_batched_tokens {asked.max_num_seqs}: one for each of max_num_seqs ({why})"
+    return measured, why
+
+
+def _recorder(path: Path, config: ContinuousConfig, capacity: KVCapacity) -> Recorder:
+    return Recorder(
+        path,
+        Started(
+            scheduler="continuous",
+            config=asdict(config),
+            num_blocks=capacity.num_blocks,
+            block_size=capacity.block_size,
+        ),
+    )

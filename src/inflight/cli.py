@@ -1,0 +1,64 @@
+"""The command ``inflight``: one module of ``inflight.commands`` for each of its commands."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from inflight import __version__
+from inflight.core.errors import InflightError, Rejected
+
+COMMANDS = {  # name: (what it takes, what it does)
+    "serve": ("[flags] [model]", "serve a model over HTTP, with the OpenAI API"),
+    "generate": ("[flags] prompt", "stream one answer"),
+    "chat": ("[flags] [model]", "talk in the terminal"),
+    "pull": ("[model]", "fetch a model ahead of time"),
+}
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 if it could not be done, 2 if it was asked for wrongly."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # text is UTF-8 whatever the locale, and never an error
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = argparse.ArgumentParser(prog="inflight", description="A language-model server whose subject is batching.")
+    parser.add_argument("--version", action="version", version=f"inflight {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (takes, does) in COMMANDS.items():
+        subparser = subparsers.add_parser(
+            name, help=does, description=does, usage=f"inflight {name} [-h] {takes}", allow_abbrev=False
+        )
+        if argv[:1] == [name]:  # the modules of the others, and what they import, are not needed
+            command = importlib.import_module(f"inflight.commands.{name}")
+            command.add_flags(subparser)
+    args = parser.parse_args(argv)
+    try:
+        exit_code: int = command.run(args)
+    except (ValueError, Rejected) as error:
+        return _complain(error, EXIT_USAGE)
+    except BrokenPipeError:
+        # The reader has had enough. What is left in the buffer goes nowhere, or the interpreter would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except (InflightError, OSError) as error:
+        return _complain(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return exit_code
+
+
+def _complain(error: Exception, exit_code: int) -> int:
+    print(f"inflight: {error}", file=sys.stderr)
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
