@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight.config import EngineConfig
@@ -14,10 +13,9 @@ from inflight.engine.core import EngineCore
 from inflight.engine.events import EngineInfo
 from inflight.engine.executor import KVCapacity
 from inflight.engine.loop import Engine, EngineFactory
-from inflight.engine.recorder import Recorder, Started
+from inflight.engine.recorder import RecentSteps, Recorder, Started, StepLog
 from inflight.hub.resolve import ModelFiles
 from inflight.metrics.collect import Collector
-from inflight.schedulers.config import ContinuousConfig
 from inflight.schedulers.continuous import LANE, ContinuousScheduler
 from inflight.text.stream import TextStream
 from inflight.text.tokenizer import Tokenizer
@@ -52,10 +50,13 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
     )
     max_num_batched_tokens, why_chunk = _num_batched_tokens(config, executor, max_model_len)
     limits = config.scheduler(max_num_batched_tokens=max_num_batched_tokens, max_model_len=max_model_len)
+    recent = RecentSteps()
     collector = Collector(keep_prompts)
-    observers: list[Observer] = [collector]
+    observers: list[Observer] = [collector, Recorder(recent.write)]
     if config.step_log is not None:
-        observers.append(_recorder(config.step_log, limits, capacity))
+        log = StepLog(config.step_log)
+        log.write(Started("continuous", asdict(limits), capacity.num_blocks, capacity.block_size))
+        observers.append(Recorder(log.write))
     core = EngineCore(
         ContinuousScheduler(limits, capacity.num_blocks, capacity.block_size),
         {LANE: executor},
@@ -78,7 +79,7 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
         bytes_per_block=capacity.bytes_per_block,
         notes=(*executor.notes, why_len, why_chunk),
     )
-    return Engine(core=core, info=info, collector=collector)
+    return Engine(core=core, info=info, collector=collector, recent=recent)
 
 
 def effective_max_model_len(of_model: int, asked: int | None, capacity: KVCapacity) -> tuple[int, str]:
@@ -105,15 +106,3 @@ def _num_batched_tokens(config: EngineConfig, executor: TorchExecutor, max_model
     if measured < asked.max_num_seqs:
         return asked.max_num_seqs, f"max_num_batched_tokens {asked.max_num_seqs}: one for each of max_num_seqs ({why})"
     return measured, why
-
-
-def _recorder(path: Path, config: ContinuousConfig, capacity: KVCapacity) -> Recorder:
-    return Recorder(
-        path,
-        Started(
-            scheduler="continuous",
-            config=asdict(config),
-            num_blocks=capacity.num_blocks,
-            block_size=capacity.block_size,
-        ),
-    )

@@ -55,9 +55,11 @@ class Metrics:
     def __init__(self) -> None:
         self.stats: SchedulerStats | None = None
         self.num_output_tokens = 0
+        self.num_lost = 0
         self._reported = asyncio.Event()
 
     def __call__(self, delta: MetricsDelta, stats: SchedulerStats) -> None:
+        self.num_lost += delta.num_lost
         self.stats = stats
         self.num_output_tokens += delta.num_output_tokens
         self._reported.set()

@@ -16,6 +16,7 @@ from inflight.engine.clock import WallClock
 from inflight.engine.core import EngineCore
 from inflight.engine.events import EngineInfo
 from inflight.engine.loop import Engine
+from inflight.engine.recorder import RecentSteps, Recorder
 from inflight.metrics.collect import Collector
 from inflight.schedulers.config import ContinuousConfig
 from inflight.schedulers.continuous import LANE, ContinuousScheduler
@@ -57,13 +58,13 @@ def build(step_s: float = 0.0005, max_num_seqs: int = MAX_NUM_SEQS, closed: str 
     config = ContinuousConfig(
         max_num_seqs=max_num_seqs, max_num_batched_tokens=max(8, max_num_seqs), max_model_len=MAX_MODEL_LEN
     )
-    collector = Collector()
+    collector, recent = Collector(), RecentSteps()
     core = EngineCore(
         ContinuousScheduler(config, num_blocks, BLOCK_SIZE),
         {LANE: UnrulyExecutor(num_blocks, step_s, closed)},
         PaperText,
         WallClock(),
-        [collector],
+        [collector, Recorder(recent.write)],
     )
     info = EngineInfo(
         model_name=f"paper-{os.getpid()}",
@@ -79,7 +80,7 @@ def build(step_s: float = 0.0005, max_num_seqs: int = MAX_NUM_SEQS, closed: str 
         block_size=BLOCK_SIZE,
         bytes_per_block=8 * BLOCK_SIZE,
     )
-    return Engine(core, info, collector)
+    return Engine(core, info, collector, recent)
 
 
 def build_never() -> Engine:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from engine.process_fakes import MAX_MODEL_LEN, VIOLATE, VOCAB_SIZE, build, request
@@ -9,6 +11,7 @@ from fakes import unbatched
 from inflight.core.errors import InvariantViolation, Reason
 from inflight.core.output import FinishReason
 from inflight.engine.loop import Engine, run_loop
+from inflight.engine.recorder import read_step_log
 from inflight.engine.wire import Abort, Heartbeat, Refused, Step, Stop, decode_to_engine, encode_add
 
 HEARTBEAT_S = 7.0
@@ -87,6 +90,11 @@ def test_stop_ends_the_loop_with_requests_in_flight() -> None:
     assert len(sent) == 1
 
 
-def test_a_broken_law_passes_through() -> None:
-    with pytest.raises(InvariantViolation, match="on purpose"):
+def test_a_broken_law_passes_through_and_leaves_the_last_steps() -> None:
+    with pytest.raises(InvariantViolation, match="on purpose") as caught:
         run([[add("a", prompt=(VIOLATE, 1))]])
+    path = Path(str(caught.value).rpartition(" ")[2])
+    added, scheduled = read_step_log(path)
+    assert added.request.request_id == scheduled.output.scheduled[0].seq_id[0] == "a"
+    assert path.stat().st_mode & 0o077 == 0
+    path.unlink()

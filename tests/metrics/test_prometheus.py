@@ -117,5 +117,6 @@ def test_gauges_are_shares_of_what_there_is() -> None:
 
 def test_two_instances_share_nothing() -> None:
     first, second = PrometheusMetrics(), PrometheusMetrics()
-    first.apply(MetricsDelta(num_output_tokens=5))
+    first.apply(MetricsDelta(num_output_tokens=5, num_lost=3))
+    assert b'inflight_requests_total{outcome="failed",reason="engine_lost"} 3.0' in first.render()
     assert samples(second)["inflight_generation_tokens_total", ()] == 0

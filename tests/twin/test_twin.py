@@ -13,7 +13,7 @@ from inflight.core.errors import Rejected
 from inflight.engine.clock import VirtualClock
 from inflight.engine.core import EngineCore
 from inflight.engine.executor import KVCapacity
-from inflight.engine.recorder import Added, Recorder, Scheduled, Started, Updated, read_step_log
+from inflight.engine.recorder import Added, Recorder, Scheduled, Started, StepLog, Updated, read_step_log
 from inflight.schedulers.config import ContinuousConfig
 from inflight.schedulers.continuous import ContinuousScheduler
 from inflight.sim.cost import LinearStepCost, fit_step_cost, num_context_tokens
@@ -42,8 +42,9 @@ def record(seed, path, with_aborts_and_failures=True):
     failures = world.failures if with_aborts_and_failures else {}
     executor = PaperExecutor(world.num_blocks, world.block_size, failure=lambda output: failures.get(output.step))
     started = Started("continuous", asdict(world.config), world.num_blocks, world.block_size)
-    recorder = Recorder(path, started)
-    core = EngineCore(scheduler, {"main": executor}, PaperText, JitteryClock(rng), [recorder])
+    log = StepLog(path)
+    log.write(started)
+    core = EngineCore(scheduler, {"main": executor}, PaperText, JitteryClock(rng), [Recorder(log.write)])
     turn = 0
     while turn <= world.last_event or core.has_work:
         for request in world.arrivals.get(turn, ()):
@@ -55,7 +56,7 @@ def record(seed, path, with_aborts_and_failures=True):
             core.abort(abort.request_id)
         core.step()
         turn += 1
-    recorder.close()
+    log.close()
 
 
 def rebuild(started):

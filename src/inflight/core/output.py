@@ -121,18 +121,18 @@ class TokenEvent(NamedTuple):
 class SchedulerStats:
     """Requests by fate, and gauges. received = finished + aborted + rejected + failed + live, at every instant."""
 
-    received: int
-    finished: int
-    aborted: int
-    rejected: int
-    failed: int
-    live: int
-    num_running_seqs: int
-    num_waiting_seqs: int
-    num_preemptions: int
-    num_blocks: int
-    num_free_blocks: int
-    num_stored_tokens: int  # tokens whose KV is stored, over all running sequences
+    received: int = 0
+    finished: int = 0
+    aborted: int = 0
+    rejected: int = 0
+    failed: int = 0
+    live: int = 0
+    num_running_seqs: int = 0
+    num_waiting_seqs: int = 0
+    num_preemptions: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    num_stored_tokens: int = 0  # tokens whose KV is stored, over all running sequences
 
 
 __all__ = [

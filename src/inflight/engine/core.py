@@ -146,6 +146,4 @@ class EngineCore:
     def _log_transitions(self) -> None:
         for move in self._scheduler.transitions():
             level = logging.INFO if move.after is Status.PREEMPTED else logging.DEBUG
-            logger.log(
-                level, "step %d: %s %s -> %s (%s)", move.step, move.seq_id, move.before, move.after, move.cause
-            )
+            logger.log(level, "step %d: %s %s -> %s (%s)", move.step, move.seq_id, move.before, move.after, move.cause)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import zmq
 
+from inflight.core.errors import InflightError, InvariantViolation
 from inflight.engine.loop import Engine, run_loop
 from inflight.engine.wire import Failed, Message, Ready, ToEngine, decode_to_engine, encode
 
@@ -64,7 +65,10 @@ def main() -> None:
         _serve(launch, socket)
     except BaseException as error:
         failed = True
-        logger.exception("the engine failed")
+        if isinstance(error, ValueError | OSError | InflightError) and not isinstance(error, InvariantViolation):
+            logger.error("%s", error)  # said in words for people: the model, the configuration or the machine
+        else:
+            logger.exception("the engine failed")
         _send(socket, Failed(f"{type(error).__name__}: {error}"))
     socket.close(LINGER_MS)
     context.term()

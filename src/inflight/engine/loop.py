@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from inflight.core.errors import Rejected
+from inflight.core.errors import InvariantViolation, Rejected
 from inflight.engine.core import EngineCore
 from inflight.engine.events import ChoiceDelta, EngineInfo
+from inflight.engine.recorder import RecentSteps
 from inflight.engine.wire import Abort, Add, FromEngine, Heartbeat, Refused, Step, Stop, ToEngine, read_request
 from inflight.metrics.collect import Collector
 
@@ -19,6 +20,7 @@ class Engine:
     core: EngineCore
     info: EngineInfo
     collector: Collector
+    recent: RecentSteps = field(default_factory=RecentSteps)
 
 
 EngineFactory = Callable[[], Engine]  # builds the engine in its own process; must be picklable by name
@@ -35,8 +37,21 @@ def run_loop(
     ``receive(timeout_s)`` returns all messages that wait, or ``[]`` after ``timeout_s`` without one; ``send`` must not
     block. While there is work, every turn is one step and one ``Step``. An idle loop sleeps in ``receive`` and sends a
     ``Heartbeat`` every ``heartbeat_s``: from here and not from a thread, so that a loop that hangs falls silent.
-    Whatever ``engine`` raises other than ``Rejected`` passes through.
+    Whatever ``engine`` raises other than ``Rejected`` passes through; an ``InvariantViolation`` leaves a file with the
+    last steps behind and names it.
     """
+    try:
+        _serve(engine, receive, send, heartbeat_s)
+    except InvariantViolation as violation:
+        raise InvariantViolation(f"{violation}; the last steps are in {engine.recent.save()}") from violation
+
+
+def _serve(
+    engine: Engine,
+    receive: Callable[[float], list[ToEngine]],
+    send: Callable[[FromEngine], None],
+    heartbeat_s: float,
+) -> None:
     core = engine.core
     while True:
         messages = receive(0.0 if core.has_work else heartbeat_s)

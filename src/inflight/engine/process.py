@@ -77,8 +77,8 @@ class ProcessConfig:
 class ProcessClient:
     """An ``EngineClient`` whose engine runs in a process of its own. Made by ``start``; belongs to one event loop.
 
-    ``on_metrics`` is called once per step that the engine ran. After a restart the engine's ``SchedulerStats`` count
-    from zero.
+    ``on_metrics`` is called once per step that the engine ran, and when the engine was lost with requests in flight.
+    After a restart the engine's ``SchedulerStats`` count from zero.
     """
 
     info: EngineInfo
@@ -214,10 +214,13 @@ class ProcessClient:
             self._give_up(
                 stream, FinishReason.ERROR, "the response was read too slowly and was ended to keep memory bounded"
             )
+        self._report(step.metrics, step.stats)
+
+    def _report(self, delta: MetricsDelta, stats: SchedulerStats) -> None:
         try:
-            self._on_metrics(step.metrics, step.stats)
+            self._on_metrics(delta, stats)
         except Exception:
-            logger.exception("the metrics of a step were not taken")
+            logger.exception("metrics were not taken")
 
     # ── supervision ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -300,6 +303,7 @@ class ProcessClient:
             self._set_health(State.RESTARTING, reason)
         logger.error("%s (now %s)", reason, self._health.state)
         self._engine = None
+        self._report(MetricsDelta(num_lost=len(self._streams)), SchedulerStats())
         self._streams.end_all(FinishReason.ERROR, reason)
 
     def _shut(self) -> None:

@@ -5,7 +5,10 @@ The log holds prompts and outputs as token ids; it is written only where somebod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -65,11 +68,10 @@ _decoder = msgspec.json.Decoder(Line)
 
 
 class Recorder:
-    """An observer that writes the step log to ``path``; each line is on disk before the next step starts."""
+    """An observer that turns everything it sees into lines and hands them to ``write``."""
 
-    def __init__(self, path: Path, started: Started) -> None:
-        self._file: BinaryIO = path.open("wb", buffering=0)
-        self._write(started)
+    def __init__(self, write: Callable[[Line], None]) -> None:
+        self._write = write
 
     def on_add(self, request: Request, rejected: Rejected | None, now_s: float) -> None:
         """Write an ``Added`` line."""
@@ -104,12 +106,41 @@ class Recorder:
             )
         )
 
+
+class StepLog:
+    """A file of lines; each is handed to the system before the next step starts. Raises ``OSError``.
+
+    An existing file is continued: every start of an engine begins with a ``Started`` line of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = path.open("ab", buffering=0)
+
+    def write(self, line: Line) -> None:
+        """Append a line."""
+        self._file.write(_encoder.encode(line) + b"\n")
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _write(self, line: Line) -> None:
-        self._file.write(_encoder.encode(line) + b"\n")
+
+class RecentSteps:
+    """The lines of the last steps, kept in memory for the day on which an invariant breaks."""
+
+    def __init__(self, num_lines: int = 128) -> None:
+        self._lines: deque[Line] = deque(maxlen=num_lines)
+
+    def write(self, line: Line) -> None:
+        """Keep a line, and forget the oldest."""
+        self._lines.append(line)
+
+    def save(self) -> Path:
+        """Write the lines to a new file that only its owner can read, and return where it is."""
+        descriptor, name = tempfile.mkstemp(prefix="inflight-last-steps-", suffix=".jsonl")
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(_encoder.encode(line) + b"\n" for line in self._lines)
+        return Path(name)
 
 
 def read_step_log(path: Path) -> Iterator[Line]:

@@ -63,3 +63,4 @@ class MetricsDelta:
     num_tokens_lost: int = 0
     rejected: tuple[Reason, ...] = ()
     ended: tuple[RequestRecord, ...] = ()
+    num_lost: int = 0  # requests that were in flight when the engine was lost

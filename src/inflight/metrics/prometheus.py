@@ -66,6 +66,8 @@ class PrometheusMetrics:
         self._tokens_lost.inc(delta.num_tokens_lost)
         for reason in delta.rejected:
             self._requests.labels("rejected", reason.value).inc()
+        if delta.num_lost:
+            self._requests.labels("failed", "engine_lost").inc(delta.num_lost)
         for record in delta.ended:
             self._requests.labels(record.outcome.value, "").inc()
             for tpot_s in record.tpot_s:
