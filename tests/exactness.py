@@ -4,8 +4,8 @@
 
     python tests/exactness.py --prompts FOLDER [--num-prompts 48] [--new-tokens 64]
 
-FOLDER holds *.jsonl files with `turns`, `prompt` or `question` fields. A greedy token may differ from the reference only
-where the reference's two best logits lie within 1e-4 of each other; each such place is listed.
+FOLDER holds *.jsonl files with `turns`, `prompt` or `question` fields. A greedy token may differ from the reference
+only where the reference's two best logits lie within 1e-4 of each other; each such place is listed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from inflight.engine.clock import WallClock
 from inflight.engine.core import EngineCore
 from inflight.hub.resolve import resolve
 from inflight.runtime.config import RuntimeConfig
-from inflight.runtime.load import load_executor
+from inflight.runtime.load import default_num_threads, load_executor
 from inflight.runtime.runner import TorchExecutor
 from inflight.schedulers.config import ContinuousConfig
 from inflight.schedulers.continuous import LANE, ContinuousScheduler
@@ -141,16 +141,21 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--num-prompts", type=int, default=48)
     parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--num-threads", type=int, default=default_num_threads())
     args = parser.parse_args()
+    torch.set_num_threads(args.num_threads)
     path = resolve(None).path
     tokenizer = Tokenizer.load(path)
     prompts = read_prompts(args.prompts, tokenizer, args.num_prompts, 5, 700)
     lengths = [len(prompt) for prompt in prompts]
-    print(f"{len(prompts)} prompts of {min(lengths)} to {max(lengths)} tokens, {args.new_tokens} new tokens each, fp32")
+    print(
+        f"{len(prompts)} prompts of {min(lengths)} to {max(lengths)} tokens, {args.new_tokens} new tokens each, fp32, "
+        f"{args.num_threads} threads, torch {torch.__version__}"
+    )
     start_s = time.perf_counter()
     references = reference(path, prompts, args.new_tokens)
     print(f"transformers, one at a time: {time.perf_counter() - start_s:.0f} s")
-    executor = load_executor(path, RuntimeConfig(dtype="float32"))
+    executor = load_executor(path, RuntimeConfig(dtype="float32", num_threads=args.num_threads))
     settings = [Setting(seqs, tokens) for seqs in (1, 7, 32) for tokens in (32, 256, 2048)]
     settings.append(Setting(32, 256, num_blocks=-(-(max(lengths) + args.new_tokens) // 16) + 64))
     greedy = [SamplingParams(temperature=0, max_tokens=args.new_tokens, ignore_eos=True)] * len(prompts)
@@ -171,8 +176,8 @@ def main() -> None:
         num_moved = sum(one != other for one, other in zip(sampled, first_seeded, strict=True))
         num_wrong += num_moved
         print(
-            f"{setting}: {len(differing)} of {len(prompts)} differ from transformers, {num_moved} seeded ones differ from "
-            f"the first setting; {num_preemptions} + {num_more} preemptions; {elapsed_s:.0f} s greedy",
+            f"{setting}: {len(differing)} of {len(prompts)} differ from transformers, {num_moved} seeded ones differ "
+            f"from the first setting; {num_preemptions} + {num_more} preemptions; {elapsed_s:.0f} s greedy",
             flush=True,
         )
         for index, position, margin in differing:

@@ -1,0 +1,120 @@
+"""``TorchExecutor``: carries out a ``SchedulerOutput`` with torch: batch, forward, sample."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from inflight.core.errors import InvariantViolation, StepFailed
+from inflight.core.output import (
+    FailedRow,
+    NewSequence,
+    SampledRow,
+    SampledToken,
+    ScheduledSequence,
+    SchedulerOutput,
+    StepResult,
+)
+from inflight.core.request import SeqId, TokenId
+from inflight.engine.executor import KVCapacity
+from inflight.runtime.attention.reference import ReferencePlan
+from inflight.runtime.batch import make_batch
+from inflight.runtime.kv.base import KVStore
+from inflight.runtime.models.base import Model, ModelConfig
+from inflight.runtime.sampler import SamplerRow, UnusableLogits, sample
+
+
+@dataclass(frozen=True, slots=True)
+class _SequenceState:
+    """What lives as long as the sequence does: how it samples, and its tokens as far as they were scheduled."""
+
+    new: NewSequence
+    token_ids: list[TokenId]
+
+
+class TorchExecutor:
+    """See ``Executor``. ``model_config`` holds the model's facts, ``notes`` lines for people about its memory."""
+
+    def __init__(
+        self,
+        model: Model,
+        model_config: ModelConfig,
+        kv: KVStore,
+        device: torch.device,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.capacity = KVCapacity(kv.num_blocks, kv.block_size, kv.bytes_per_block)
+        self.model_config = model_config
+        self.device = device
+        self.notes = notes
+        self._model: Model | None = model
+        self._kv: KVStore | None = kv
+        self._states: dict[SeqId, _SequenceState] = {}
+
+    def execute(self, output: SchedulerOutput) -> StepResult:
+        """Run one step. Raises ``StepFailed`` for what torch raises; the step may then be run again."""
+        started_s = time.perf_counter()
+        for seq_id in output.finished:
+            self._states.pop(seq_id, None)
+        for new in output.new:
+            self._states[new.seq_id] = _SequenceState(new, list(new.prompt_token_ids))
+        for row in output.scheduled:
+            self._take_tokens(row)
+        try:
+            with torch.inference_mode():
+                tokens = self._run(output) if output.scheduled else []
+        except (RuntimeError, MemoryError, IndexError, ValueError) as error:
+            raise StepFailed(f"{type(error).__name__}: {error}") from error
+        sampled, failed = _by_row(output, tokens)
+        return StepResult(output.step, sampled, time.perf_counter() - started_s, failed)
+
+    def close(self) -> None:
+        """Release the weights, the KV and every sequence; idempotent."""
+        self._model = self._kv = None
+        self._states.clear()
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences whose state is held."""
+        return len(self._states)
+
+    def _take_tokens(self, row: ScheduledSequence) -> None:
+        state = self._states.get(row.seq_id)
+        if state is None or row.start > len(state.token_ids):
+            raise InvariantViolation(f"{row.seq_id}: scheduled at {row.start}, but its earlier tokens never were")
+        state.token_ids[row.start : row.start + len(row.token_ids)] = row.token_ids
+
+    def _run(self, output: SchedulerOutput) -> list[SampledToken | UnusableLogits]:
+        if self._model is None or self._kv is None:
+            raise StepFailed("the executor is closed")
+        batch = make_batch(output.scheduled, self._kv.block_size, self.device)
+        plan = ReferencePlan(batch.rows, self.model_config.num_attention_heads, self._kv, self.device)
+        logits = self._model.forward(batch, plan, self._kv)
+        return sample(logits, list(self._sampler_rows(output))) if len(logits) else []
+
+    def _sampler_rows(self, output: SchedulerOutput) -> Iterator[SamplerRow]:
+        for row in output.scheduled:
+            state = self._states[row.seq_id]
+            end = row.start + len(row.token_ids)
+            for known in range(end - row.num_logits + 1, end + 1):
+                yield SamplerRow(state.new, state.token_ids[:known])
+
+
+def _by_row(
+    output: SchedulerOutput, tokens: list[SampledToken | UnusableLogits]
+) -> tuple[tuple[SampledRow, ...], tuple[FailedRow, ...]]:
+    """Share the flat list of drawn tokens out to the sequences that asked for them."""
+    sampled: list[SampledRow] = []
+    failed: list[FailedRow] = []
+    rest = iter(tokens)
+    for row in output.scheduled:
+        own = [next(rest) for _ in range(row.num_logits)]
+        reason = next((token for token in own if isinstance(token, UnusableLogits)), None)
+        if reason is not None:
+            failed.append(FailedRow(row.seq_id, str(reason)))
+        elif own:
+            sampled.append(SampledRow(row.seq_id, tuple(token for token in own if isinstance(token, SampledToken))))
+    return tuple(sampled), tuple(failed)

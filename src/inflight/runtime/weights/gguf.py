@@ -1,0 +1,176 @@
+"""Checkpoints in GGUF, the file format of llama.cpp: tensors of many formats, dequantised one by one as they are read.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGUFReader, GGUFValueType, ReaderTensor, dequantize
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inflight.runtime.errors import UnsupportedModel
+from inflight.runtime.models.base import ModelConfig
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM"}
+_TOP_LEVEL = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
+_IN_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+class GGUFCheckpoint:
+    """See ``Checkpoint``. The file is mapped into memory, not read. Raises ``UnsupportedModel``."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            reader = _WithoutArrays(path)
+        except (ValueError, KeyError, IndexError, struct.error) as error:
+            raise UnsupportedModel(f"{path} is not a GGUF file that can be read: {error}") from error
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self.config = _read_config(reader, self._tensors)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is such a tensor."""
+        return _gguf_name(name) in self._tensors
+
+    def load(self, name: str, dtype: torch.dtype) -> Tensor:
+        """Read and dequantise one tensor."""
+        tensor = self._tensors.get(_gguf_name(name))
+        if tensor is None:
+            raise UnsupportedModel(f"the GGUF file has no tensor {_gguf_name(name)}")
+        try:
+            values = dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError:
+            kind = tensor.tensor_type.name
+            raise UnsupportedModel(f"{tensor.name}: the format {kind} cannot be dequantised") from None
+        if ".q_proj." in name:
+            values = _unpermute(values, self.config.num_attention_heads)
+        elif ".k_proj." in name:
+            values = _unpermute(values, self.config.num_key_value_heads)
+        # A float32 tensor is a view of the read-only mapping, which torch must own before it can be written to.
+        return torch.from_numpy(values if values.flags.writeable else values.copy()).to(dtype)
+
+
+class _WithoutArrays(GGUFReader):
+    """Steps over arrays of metadata: the vocabulary is not needed here, and its 100,000 strings take seconds."""
+
+    def _get_field_parts(
+        self, orig_offs: int, raw_type: int
+    ) -> tuple[int, list[NDArray[Any]], list[int], list[GGUFValueType]]:
+        if raw_type != GGUFValueType.ARRAY:
+            parts: tuple[int, list[NDArray[Any]], list[int], list[GGUFValueType]]
+            parts = super()._get_field_parts(orig_offs, raw_type)
+            return parts
+        data = self.data.data  # a memoryview: reading numpy elements one by one is slow
+        kind, length = struct.unpack_from("<IQ", data, orig_offs)
+        offset = orig_offs + 12
+        if kind == GGUFValueType.STRING:
+            for _ in range(length):
+                offset += 8 + struct.unpack_from("<Q", data, offset)[0]
+        elif kind in self.gguf_scalar_to_np:
+            offset += length * np.dtype(self.gguf_scalar_to_np[GGUFValueType(kind)]).itemsize
+        else:
+            raise ValueError(f"an array of {kind} at byte {orig_offs}")
+        return offset - orig_offs, [], [], [GGUFValueType.ARRAY]
+
+
+def _unpermute(values: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
+    """Undo the conversion's order of rows: llama.cpp rotates neighbouring pairs, the names' owner two halves."""
+    pairs = values.reshape(num_heads, values.shape[0] // num_heads // 2, 2, *values.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(values.shape)
+
+
+def _gguf_name(name: str) -> str:
+    stem, _, suffix = name.rpartition(".")
+    if stem.startswith("model.layers."):
+        _, _, index, part = stem.split(".", 3)
+        return f"blk.{index}.{_IN_LAYER[part]}.{suffix}"
+    return f"{_TOP_LEVEL[stem]}.{suffix}"
+
+
+def _read_config(reader: GGUFReader, tensors: dict[str, ReaderTensor]) -> ModelConfig:
+    def get(key: str, default: Any = None) -> Any:
+        field = reader.get_field(key)
+        if field is None:
+            return default
+        if field.types[0] == GGUFValueType.ARRAY:
+            raise UnsupportedModel(f"{key} is a list, one value for each layer; only one value for all is supported")
+        return field.contents()
+
+    kind = get("general.architecture", "none")
+    if kind not in ARCHITECTURES:
+        raise UnsupportedModel(
+            f"the GGUF architecture {kind} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
+        )
+
+    def need(key: str) -> Any:
+        value = get(f"{kind}.{key}")
+        if value is None:
+            raise UnsupportedModel(f"the GGUF file lacks {kind}.{key}")
+        return value
+
+    if get(f"{kind}.expert_count", 0):
+        raise UnsupportedModel("mixtures of experts are not supported")
+    if "token_embd.weight" not in tensors:
+        raise UnsupportedModel("the GGUF file has no tensor token_embd.weight")
+    num_heads = int(need("attention.head_count"))
+    hidden_size = int(need("embedding_length"))
+    head_dim = int(get(f"{kind}.attention.key_length", hidden_size // num_heads))
+    for name, size in (
+        ("rope.dimension_count", get(f"{kind}.rope.dimension_count", head_dim)),
+        ("attention.value_length", get(f"{kind}.attention.value_length", head_dim)),
+    ):
+        if size != head_dim:
+            raise UnsupportedModel(f"{name} {size} must equal the size of a head, {head_dim}")
+    if "rope_freqs.weight" in tensors:
+        scaling: dict[str, Any] | None = {"rope_type": "factors", "factors": _rope_factors(tensors)}
+    else:
+        scaling = _rope_scaling(get(f"{kind}.rope.scaling.type", "none"), get(f"{kind}.rope.scaling.factor", 1.0))
+    formats = Counter(tensor.tensor_type.name for tensor in tensors.values() if len(tensor.shape) > 1)
+    return ModelConfig(
+        architecture=ARCHITECTURES[kind],
+        vocab_size=int(tensors["token_embd.weight"].shape[1]),
+        hidden_size=hidden_size,
+        intermediate_size=int(need("feed_forward_length")),
+        num_hidden_layers=int(need("block_count")),
+        num_attention_heads=num_heads,
+        num_key_value_heads=int(get(f"{kind}.attention.head_count_kv", num_heads)),
+        head_dim=head_dim,
+        max_position_embeddings=int(need("context_length")),
+        rms_norm_eps=float(need("attention.layer_norm_rms_epsilon")),
+        rope_theta=float(get(f"{kind}.rope.freq_base", 10000.0)),
+        rope_scaling=scaling,
+        tie_word_embeddings="output.weight" not in tensors,
+        num_parameters=sum(tensor.n_elements for name, tensor in tensors.items() if name != "rope_freqs.weight"),
+        weight_format=formats.most_common(1)[0][0],
+    )
+
+
+def _rope_factors(tensors: dict[str, ReaderTensor]) -> tuple[float, ...]:
+    """Llama 3's rope scaling as llama.cpp stores it: a divisor for each frequency."""
+    tensor = tensors["rope_freqs.weight"]
+    return tuple(dequantize(tensor.data, tensor.tensor_type).reshape(-1).tolist())
+
+
+def _rope_scaling(kind: str, factor: float) -> dict[str, Any] | None:
+    return None if kind == "none" else {"rope_type": kind, "factor": factor}

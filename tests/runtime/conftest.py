@@ -1,0 +1,18 @@
+import pytest
+import torch
+from torch_worlds import load, make_llama
+
+from inflight.runtime.runner import TorchExecutor
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _two_threads() -> None:
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TorchExecutor:
+    """Grouped queries, untied output; 256 blocks of 4 tokens."""
+    folder = tmp_path_factory.mktemp("tiny")
+    make_llama(folder)
+    return load(folder)

@@ -1,0 +1,228 @@
+"""Failures, memory and calibration: what the engine sees of the executor."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_worlds import VOCAB_SIZE, Driver, greedy, load, make_llama, seq
+
+from inflight.core.errors import InvariantViolation, StepFailed
+from inflight.core.output import NewSequence, ScheduledSequence, SchedulerOutput, StepResult
+from inflight.engine.executor import KVCapacity
+from inflight.runtime.calibrate import calibrate_num_batched_tokens
+from inflight.runtime.config import GIB, RuntimeConfig
+from inflight.runtime.errors import InsufficientMemory
+from inflight.runtime.memory import plan_memory
+from inflight.runtime.models.base import ModelConfig
+from inflight.runtime.runner import TorchExecutor
+
+SMOLLM2 = ModelConfig(
+    architecture="LlamaForCausalLM",
+    vocab_size=49152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    head_dim=64,
+    max_position_embeddings=8192,
+    rms_norm_eps=1e-5,
+    rope_theta=1e5,
+    rope_scaling=None,
+    tie_word_embeddings=True,
+    num_parameters=134_515_008,
+    weight_format="Q4_1",
+)
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("DefaultCPUAllocator: can't allocate")])
+def test_a_failed_step_can_be_run_again(tiny: TorchExecutor, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    healthy = Driver(tiny)
+    healthy.add(seq(), [5, 6, 7, 8], greedy())
+    expected = healthy.finish(6)
+    healthy.end()
+
+    driver = Driver(tiny)
+    driver.add(seq(), [5, 6, 7, 8], greedy())
+    driver.finish(2)
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    computed = driver.computed[seq()]
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny._model, "forward", fail)
+        with pytest.raises(StepFailed, match=str(error).split(":")[0]):
+            driver.run({seq(): 1})
+    driver.computed[seq()] = computed
+    assert driver.finish(6) == expected
+    driver.preempt(seq())
+    driver.sampled[seq()] = []
+    del driver.tokens[seq()][4:]
+    assert driver.finish(6) == expected
+    driver.end()
+
+
+def test_a_row_of_nan_fails_alone_and_leaves_nothing_in_its_blocks(tiny: TorchExecutor) -> None:
+    prompt = [5, 6, 7, 8, 9]
+    alone = Driver(tiny)
+    alone.add(seq("good"), prompt, greedy())
+    expected = alone.finish(4)[seq("good")]
+    alone.end()
+
+    driver = Driver(tiny)
+    driver.add(seq("good"), prompt, greedy())
+    driver.add(seq("bad"), prompt, greedy())
+    driver.run({seq("good"): 5, seq("bad"): 5})
+    kv = tiny._kv
+    assert kv is not None
+    poisoned = driver.tables[seq("bad")]
+    for block in poisoned:
+        slots = torch.arange(block * kv.block_size, (block + 1) * kv.block_size)
+        nan = torch.full((kv.block_size, kv.num_kv_heads, kv.head_dim), torch.nan)
+        with torch.inference_mode():
+            for layer in range(tiny.model_config.num_hidden_layers):
+                kv.write(layer, slots, nan, nan)
+    result = driver.run({seq("good"): 1, seq("bad"): 1})
+    assert [row.seq_id for row in result.sampled] == [seq("good")]
+    assert [row.seq_id for row in result.failed] == [seq("bad")]
+    del driver.tokens[seq("bad")], driver.sampled[seq("bad")]
+    # The next owner of the poisoned blocks fills them only in part.
+    driver.free += poisoned[::-1]
+    driver.add(seq("heir"), prompt, greedy())
+    tokens = driver.finish(4)
+    assert tokens[seq("good")] == tokens[seq("heir")] == expected
+    driver.end()
+    tiny.execute(SchedulerOutput("main", 99, (), finished=(seq("bad"),)))
+
+
+def test_only_rows_that_ask_get_a_token(tiny: TorchExecutor) -> None:
+    driver = Driver(tiny)
+    driver.add(seq(), list(range(2, 12)), greedy())
+    assert driver.run({seq(): 9}).sampled == ()
+    assert len(driver.run({seq(): 9}).sampled) == 1
+    driver.end()
+    empty = tiny.execute(SchedulerOutput("main", 7, ()))
+    assert (empty.step, empty.sampled, empty.failed) == (7, (), ())
+
+
+def test_what_no_scheduler_may_do_is_refused(tiny: TorchExecutor) -> None:
+    unknown = ScheduledSequence(seq("nobody"), (3,), 0, (0,), 1)
+    with pytest.raises(InvariantViolation):
+        tiny.execute(SchedulerOutput("main", 0, (unknown,)))
+    new = NewSequence(seq(), (3, 4), greedy(), ())
+    for tokens, table in (((3, 4), ()), ((VOCAB_SIZE, 4), (0,)), ((-1, 4), (0,)), ((3, 4), (10**6,))):
+        row = ScheduledSequence(seq(), tokens, 0, table, 1)
+        with pytest.raises(StepFailed):
+            tiny.execute(SchedulerOutput("main", 0, (row,), new=(new,)))
+    tiny.execute(SchedulerOutput("main", 0, (), finished=(seq(),)))
+
+
+def test_close_is_idempotent_and_final(tmp_path: Path) -> None:
+    make_llama(tmp_path)
+    executor = load(tmp_path)
+    executor.close()
+    executor.close()
+    driver = Driver(executor)
+    driver.add(seq(), [3], greedy())
+    with pytest.raises(StepFailed, match="closed"):
+        driver.run({seq(): 1})
+
+
+def test_the_memory_arithmetic_is_said_and_is_right() -> None:
+    plan = plan_memory(RuntimeConfig(), SMOLLM2, torch.float32, torch.bfloat16, 8 * GIB)
+    assert plan.num_blocks == GIB // (16 * 30 * 2 * 3 * 64 * 2) == 2912
+    assert plan.notes[2] == (
+        "KV: 1.00 GiB / (16 tokens x 30 layers x 2 x 3 heads x 64 dims x 2 bytes = 368,640 bytes per block) = "
+        "2,912 blocks = 46,592 tokens"
+    )
+    assert "GQA" in plan.notes[1]
+    assert "23,040 bytes of KV per token" in plan.notes[1]
+    shares = [
+        plan_memory(RuntimeConfig(gpu_memory_utilization=u), SMOLLM2, torch.float32, torch.float32, GIB).num_blocks
+        for u in (0.55, 0.7, 0.85, 1.0)
+    ]
+    assert shares == [(int(u * GIB) - 4 * 134_515_008) // 737_280 for u in (0.55, 0.7, 0.85, 1.0)]
+    fixed = plan_memory(RuntimeConfig(num_gpu_blocks_override=7), SMOLLM2, torch.float32, torch.float32, GIB)
+    assert fixed.num_blocks == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "available", "words"),
+    [
+        ({}, GIB // 2, "do not fit"),
+        ({"num_gpu_blocks_override": 10**6}, 8 * GIB, "1,000,000 KV blocks"),
+        ({"kv_cache_memory_bytes": 1000}, 8 * GIB, "no room for one KV block"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_numbers(settings: dict[str, Any], available: int, words: str) -> None:
+    with pytest.raises(InsufficientMemory, match=words):
+        plan_memory(RuntimeConfig(**settings), SMOLLM2, torch.float32, torch.float32, available)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dtype": "float8"},
+        {"kv_cache_dtype": "int3"},
+        {"block_size": 0},
+        {"num_threads": 0},
+        {"gpu_memory_utilization": 0.0},
+        {"gpu_memory_utilization": float("nan")},
+        {"gpu_memory_utilization": 1.1},
+        {"kv_cache_memory_bytes": 0},
+        {"num_gpu_blocks_override": 0},
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        RuntimeConfig(**settings)
+
+
+class PricedExecutor:
+    """A step costs a constant and so much for each token."""
+
+    def __init__(self, base_s: float, token_s: float, capacity: KVCapacity) -> None:
+        self.base_s, self.token_s, self.capacity = base_s, token_s, capacity
+        self.live: set[Any] = set()
+
+    def execute(self, output: SchedulerOutput) -> StepResult:
+        self.live = (self.live - set(output.finished)) | {new.seq_id for new in output.new}
+        for row in output.scheduled:
+            assert row.seq_id in self.live
+            assert row.start + len(row.token_ids) <= len(row.block_table) * self.capacity.block_size
+            assert max(row.block_table) < self.capacity.num_blocks
+        return StepResult(output.step, (), self.base_s + self.token_s * output.num_tokens)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@pytest.mark.parametrize(
+    ("base_s", "token_s", "capacity", "expected"),
+    [
+        (0.02, 0.0004, KVCapacity(1000, 16, 1), 192),  # (0.1 - 0.02) / 0.0004 = 200
+        (0.0, 0.00001, KVCapacity(1000, 16, 1), 2048),  # fast: the upper bound
+        (0.5, 0.0, KVCapacity(1000, 16, 1), 32),  # slow: the lower bound
+        (0.0, 0.00001, KVCapacity(40, 4, 1), 128),  # no more than the pool can hold
+        (0.0, 0.00001, KVCapacity(5, 4, 1), 32),  # nothing can be measured
+        (0.0, 0.0005, KVCapacity(300, 1, 1), 192),  # blocks of one token
+    ],
+)
+def test_calibration_finds_the_size_that_takes_the_time(
+    base_s: float, token_s: float, capacity: KVCapacity, expected: int
+) -> None:
+    executor = PricedExecutor(base_s, token_s, capacity)
+    tokens, why = calibrate_num_batched_tokens(executor)
+    assert tokens == expected
+    assert str(tokens) in why
+    assert executor.live == set()
+
+
+def test_calibration_leaves_nothing_in_a_real_executor(tiny: TorchExecutor) -> None:
+    before = tiny.num_sequences
+    tokens, _ = calibrate_num_batched_tokens(tiny)
+    assert tokens % 16 == 0
+    assert 32 <= tokens <= 2048
+    assert tiny.num_sequences == before

@@ -1,0 +1,146 @@
+"""Our logits and tokens against transformers'."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch_worlds import VOCAB_SIZE, Driver, greedy, load, make_llama, seq
+
+from inflight.core.output import NewSequence, ScheduledSequence
+from inflight.runtime.attention.reference import ReferencePlan
+from inflight.runtime.batch import make_batch
+from inflight.runtime.errors import UnsupportedModel
+from inflight.runtime.load import open_checkpoint
+from inflight.runtime.runner import TorchExecutor
+
+LLAMA3_SCALING = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grouped": {},
+    "multi_head": {"num_key_value_heads": 6},
+    "multi_query": {"num_key_value_heads": 1},
+    "wide_groups": {"num_attention_heads": 20, "num_key_value_heads": 1, "hidden_size": 80, "head_dim": 4},
+    "other_head_dim": {"head_dim": 16},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "tied": {"tie_word_embeddings": True},
+    "linear_rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}},
+    "llama3_rope": {"rope_parameters": LLAMA3_SCALING},
+}
+
+
+def logits_of(executor: TorchExecutor, token_ids: list[int]) -> torch.Tensor:
+    """Logits of every position, in one step."""
+    kv, model = executor._kv, executor._model
+    assert kv is not None
+    assert model is not None
+    blocks = tuple(range(-(-len(token_ids) // kv.block_size)))
+    row = ScheduledSequence(seq(), tuple(token_ids), 0, blocks, len(token_ids))
+    batch = make_batch((row,), kv.block_size, executor.device)
+    plan = ReferencePlan(batch.rows, executor.model_config.num_attention_heads, kv, executor.device)
+    with torch.inference_mode():
+        return model.forward(batch, plan, kv)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_and_greedy_tokens_equal_transformers(tmp_path: Path, variant: str) -> None:
+    reference = make_llama(tmp_path, **VARIANTS[variant])
+    executor = load(tmp_path)
+    random = np.random.default_rng(0)
+    prompts = [random.integers(2, VOCAB_SIZE, size=n).tolist() for n in (1, 5, 33, 150)]
+    driver = Driver(executor)
+    for index, prompt in enumerate(prompts):
+        with torch.inference_mode():
+            expected = reference(torch.tensor([prompt])).logits[0]
+        torch.testing.assert_close(logits_of(executor, prompt), expected, atol=1e-4, rtol=1e-4)
+        driver.add(seq(str(index)), prompt, greedy())
+    tokens = driver.finish(12)
+    for index, prompt in enumerate(prompts):
+        expected_ids = reference.generate(
+            torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+        assert tokens[seq(str(index))] == expected_ids[0, len(prompt) :].tolist()
+    kind = {"multi_head": "MHA", "multi_query": "MQA", "wide_groups": "MQA"}.get(variant, "GQA")
+    assert executor.model_config.attention_kind == kind
+    assert executor.model_config.num_parameters == reference.num_parameters()
+
+
+def test_sharded_checkpoint_loads_as_the_single_file_does(tmp_path: Path) -> None:
+    make_llama(tmp_path / "one")
+    tensors = load_file(tmp_path / "one/model.safetensors")
+    sharded = tmp_path / "two"
+    sharded.mkdir()
+    (sharded / "config.json").write_bytes((tmp_path / "one/config.json").read_bytes())
+    shards = {name: f"part-{index % 2}.safetensors" for index, name in enumerate(sorted(tensors))}
+    for file in set(shards.values()):
+        save_file({name: tensors[name] for name in tensors if shards[name] == file}, sharded / file)
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    prompt = list(range(2, 40))
+    assert torch.equal(logits_of(load(tmp_path / "one"), prompt), logits_of(load(sharded), prompt))
+
+
+def test_bfloat16_is_near_float32_and_takes_half(tmp_path: Path) -> None:
+    make_llama(tmp_path, initializer_range=0.1)
+    prompt = list(range(2, 60))
+    exact, rounded, mixed = (
+        load(tmp_path, dtype=dtype, kv_cache_dtype=kv)
+        for dtype, kv in (("float32", "auto"), ("bfloat16", "auto"), ("float32", "bfloat16"))
+    )
+    expected = logits_of(exact, prompt)
+    assert 0 < (logits_of(mixed, prompt) - expected).abs().max() < 0.05
+    assert 0 < (logits_of(rounded, prompt) - expected).abs().max() < 0.2
+    assert exact.capacity.bytes_per_block == 2 * rounded.capacity.bytes_per_block
+    assert mixed.capacity.bytes_per_block == rounded.capacity.bytes_per_block
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported; supported: LlamaForCausalLM"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"quantization_config": {"bits": 4}}, "quantised"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "yarn is not supported; supported: default"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "lacks 'factor'"),
+        ({"vocab_size": None}, "vocab_size"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    make_llama(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | change
+    config = {key: value for key, value in config.items() if value is not None}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModel, match=words):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF\x03\x00\x00\x00" + b"\xff" * 64, b"no gguf at all"])
+def test_broken_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(content)
+    with pytest.raises(UnsupportedModel):
+        open_checkpoint(path)
+
+
+def test_paths_that_hold_no_model_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent", tmp_path / "absent.gguf"):
+        with pytest.raises(UnsupportedModel):
+            open_checkpoint(path)
+
+
+def test_state_starts_at_new_and_ends_at_finished(tiny: TorchExecutor) -> None:
+    driver = Driver(tiny)
+    driver.add(seq(), [5, 6, 7], greedy())
+    driver.finish(3)
+    assert tiny.num_sequences == 1
+    assert isinstance(tiny._states[seq()].new, NewSequence)
+    driver.end()
+    assert tiny.num_sequences == 0
