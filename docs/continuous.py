@@ -1,6 +1,6 @@
 """Make docs/continuous.svg: three long requests run on a real server, a short one arrives, and the step log is drawn.
 
-    python docs/continuous.py
+python docs/continuous.py
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "steps.jsonl"
         command = ["inflight", "serve", "--port", "0", "--step-log", str(log), "--max-num-seqs", "4"]
-        server = subprocess.Popen([sys.executable, "-m", "inflight.cli", *command[1:]], stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "inflight.cli", *command[1:]], stdout=subprocess.PIPE, text=True
+        )
         try:
             url = next(word for line in server.stdout for word in line.split() if word.startswith("http://"))
             asyncio.run(traffic(url.rstrip("/")))

@@ -1,6 +1,6 @@
 """Greedy tokens against transformers' `generate`, and seeded tokens against themselves, in many settings of batching.
 
-`tests/torch/test_exactness.py` runs a small version. The large one reads real prompts from files:
+`tests/runtime/test_exactness.py` runs a small version. The large one reads real prompts from files:
 
     python tests/exactness.py --prompts FOLDER [--num-prompts 48] [--new-tokens 64]
 
