@@ -1,7 +1,12 @@
 import pytest
+from hypothesis import settings
 
 from inflight.hub.resolve import ModelFiles, resolve
 from inflight.text.tokenizer import Tokenizer
+
+# The same examples in every run: a change that breaks something is found by whoever makes it.
+settings.register_profile("deterministic", derandomize=True, deadline=None)
+settings.load_profile("deterministic")
 
 
 @pytest.fixture(scope="session")

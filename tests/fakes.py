@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inflight.core.errors import StepFailed
-from inflight.core.output import FailedRow, SampledRow, SampledToken, SchedulerOutput, SeqId, StepResult, Stop
-from inflight.core.request import Request
+from inflight.core.output import FailedRow, SampledRow, SampledToken, SchedulerOutput, StepResult, Stop
+from inflight.core.request import Request, SeqId
 from inflight.engine.executor import KVCapacity
 
 NEVER_WRITTEN = -1

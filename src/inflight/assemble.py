@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from inflight.engine.loop import Engine, EngineFactory
 from inflight.engine.recorder import RecentSteps, Recorder, Started, StepLog
 from inflight.hub.resolve import ModelFiles
 from inflight.metrics.collect import Collector
+from inflight.schedulers.config import ContinuousConfig
 from inflight.schedulers.continuous import LANE, ContinuousScheduler
 from inflight.text.stream import TextStream
 from inflight.text.tokenizer import Tokenizer
@@ -46,17 +47,17 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
     executor = load_executor(files.path, config.runtime)
     capacity = executor.capacity
     max_model_len, why_len = effective_max_model_len(
-        executor.model_config.max_position_embeddings, config.max_model_len, capacity
+        executor.model_config.max_position_embeddings, config.scheduler.max_model_len, capacity
     )
-    max_num_batched_tokens, why_chunk = _num_batched_tokens(config, executor, max_model_len)
-    limits = config.scheduler(max_num_batched_tokens=max_num_batched_tokens, max_model_len=max_model_len)
+    max_num_batched_tokens, why_chunk = _num_batched_tokens(config.scheduler, executor, max_model_len)
+    limits = replace(config.scheduler, max_num_batched_tokens=max_num_batched_tokens, max_model_len=max_model_len)
     recent = RecentSteps()
     collector = Collector(keep_prompts)
     observers: list[Observer] = [collector, Recorder(recent.write)]
-    if config.step_log is not None:
-        log = StepLog(config.step_log)
-        log.write(Started("continuous", asdict(limits), capacity.num_blocks, capacity.block_size))
-        observers.append(Recorder(log.write))
+    step_log = StepLog(config.step_log) if config.step_log is not None else None
+    if step_log is not None:
+        step_log.write(Started("continuous", asdict(limits), capacity.num_blocks, capacity.block_size))
+        observers.append(Recorder(step_log.write))
     core = EngineCore(
         ContinuousScheduler(limits, capacity.num_blocks, capacity.block_size),
         {LANE: executor},
@@ -79,7 +80,7 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
         bytes_per_block=capacity.bytes_per_block,
         notes=(*executor.notes, why_len, why_chunk),
     )
-    return Engine(core=core, info=info, collector=collector, recent=recent)
+    return Engine(core=core, info=info, collector=collector, recent=recent, step_log=step_log)
 
 
 def effective_max_model_len(of_model: int, asked: int | None, capacity: KVCapacity) -> tuple[int, str]:
@@ -93,10 +94,9 @@ def effective_max_model_len(of_model: int, asked: int | None, capacity: KVCapaci
     return effective, f"max_model_len {effective} tokens: {allowed}"
 
 
-def _num_batched_tokens(config: EngineConfig, executor: TorchExecutor, max_model_len: int) -> tuple[int, str]:
-    asked = config.scheduler(max_num_batched_tokens=2**31, max_model_len=max_model_len)
-    if config.max_num_batched_tokens is not None:
-        return config.max_num_batched_tokens, f"max_num_batched_tokens {config.max_num_batched_tokens}: as configured"
+def _num_batched_tokens(asked: ContinuousConfig, executor: TorchExecutor, max_model_len: int) -> tuple[int, str]:
+    if asked.max_num_batched_tokens is not None:
+        return asked.max_num_batched_tokens, f"max_num_batched_tokens {asked.max_num_batched_tokens}: as configured"
     if not asked.enable_chunked_prefill:
         num_tokens = max(max_model_len, asked.max_num_seqs)
         return num_tokens, f"max_num_batched_tokens {num_tokens}: without chunked prefill a whole prompt is one step"

@@ -13,7 +13,6 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,40 +24,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """The engine.
-
-    ``scheduler`` makes the scheduler's configuration once the two limits that depend on the model are known; they
-    are fields of the engine. Raises ``ValueError`` for a value out of range.
-    """
+    """The engine: its model, and the configurations of its parts."""
 
     model: str | None = field(
         default=None,
         metadata={"help": "a folder (safetensors or GGUF), a .gguf file or a hub name; absent: the built-in model"},
     )
-    max_model_len: int | None = field(
-        default=None,
-        metadata={
-            "help": "prompt and output of one sequence, in tokens, from 1; none: all that model and memory allow"
-        },
-    )
-    max_num_batched_tokens: int | None = field(
-        default=None,
-        metadata={"help": "tokens in one step, at most, from 1; none: measured, so that a step takes about 100 ms"},
-    )
     step_log: Path | None = field(
         default=None, metadata={"help": "write every decision to this file (JSON lines; holds the prompts' token ids)"}
     )
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    scheduler: Callable[..., ContinuousConfig] = field(
-        default=partial(ContinuousConfig), metadata={"makes": ContinuousConfig}
-    )
-
-    def __post_init__(self) -> None:
-        # Made once with the loosest limits, so that a wrong value is refused before a model is loaded.
-        self.scheduler(
-            max_num_batched_tokens=2**31 if self.max_num_batched_tokens is None else self.max_num_batched_tokens,
-            max_model_len=1 if self.max_model_len is None else self.max_model_len,
-        )
+    scheduler: ContinuousConfig = field(default_factory=ContinuousConfig)
 
 
 def add_flags(parser: argparse.ArgumentParser, config: type, positional: tuple[str, ...] = ()) -> None:
@@ -111,28 +87,24 @@ def from_values(config: type[T], values: Mapping[str, Any]) -> T:
         raise TypeError(f"unknown option {unknown[0]!r}; the options are: {', '.join(sorted(owners))}")
     arguments = {name: value for name, value in values.items() if owners[name] is config}
     for one, part in _parts(config):
-        make = partial(part, **{name: value for name, value in values.items() if owners[name] is part})
-        arguments[one.name] = make if "makes" in one.metadata else make()
+        arguments[one.name] = part(**{name: value for name, value in values.items() if owners[name] is part})
     return config(**arguments)
 
 
 def _parts(config: type) -> Iterator[tuple[Field[Any], type]]:
-    """The fields of a configuration that hold, or make, the configuration of a component."""
+    """The fields of a configuration that hold the configuration of a component."""
     hints = typing.get_type_hints(config)
     for one in fields(config):
-        part = one.metadata.get("makes", hints[one.name])
-        if is_dataclass(part):
-            yield one, typing.cast(type, part)
+        if is_dataclass(hints[one.name]):
+            yield one, typing.cast(type, hints[one.name])
 
 
 def options_of(config: type) -> Iterator[tuple[type, Field[Any]]]:
-    """Every option of a configuration as (its dataclass, its field); the outer one hides a part's of the same name."""
+    """Every option of a configuration and of its parts as (its dataclass, its field)."""
     parts = dict(_parts(config))
-    own = [one for one in fields(config) if one not in parts]
-    yield from ((config, one) for one in own)
-    hidden = {one.name for one in own}
+    yield from ((config, one) for one in fields(config) if one not in parts)
     for part in parts.values():
-        yield from ((part, one) for one in fields(part) if one.name not in hidden)
+        yield from ((part, one) for one in fields(part))
 
 
 def _title(config: type) -> str:
@@ -146,8 +118,6 @@ def _argparse_options(hint: Any, one: Field[Any]) -> dict[str, Any]:
     optional = isinstance(hint, types.UnionType) and type(None) in typing.get_args(hint)
     if optional:
         (hint,) = (kind for kind in typing.get_args(hint) if kind is not type(None))
-    if typing.get_origin(hint) is typing.Literal:
-        choices, hint = typing.get_args(hint), str
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     if typing.get_origin(hint) is tuple:

@@ -20,10 +20,10 @@ from tqdm import tqdm
 
 from inflight.assemble import assemble
 from inflight.config import EngineConfig, from_values
-from inflight.core.errors import Rejected
+from inflight.core.errors import InvariantViolation, Rejected
 from inflight.core.request import Request, SamplingParams, TokenId
-from inflight.engine.core import EngineCore
 from inflight.engine.events import ChoiceDelta, EngineInfo
+from inflight.engine.loop import Engine
 from inflight.hub.resolve import resolve
 from inflight.outputs import ChoiceText, RequestOutput, request_output
 from inflight.text.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ class LLM:
     Raises ``TypeError`` for an unknown keyword, ``ValueError`` for a value out of range, ``ModelUnavailable``.
     """
 
-    _core: EngineCore | None = None
+    _engine: Engine | None = None
 
     def __init__(self, model: str | None = None, *, seed: int = 0, **options: Any) -> None:
         # Whoever calls has the whole list of prompts in memory anyway: by default its length is not limited here.
@@ -53,8 +53,7 @@ class LLM:
         files = resolve(config.model)
         self._tokenizer = Tokenizer.load(files.path)
         engine = assemble(config, files, self._tokenizer)
-        self._core = engine.core
-        self._collector = engine.collector
+        self._engine = engine
         self.info: EngineInfo = engine.info
         self._seed = seed
         self._numbers = itertools.count()
@@ -97,9 +96,9 @@ class LLM:
 
     def close(self) -> None:
         """Release the model's memory; idempotent."""
-        core, self._core = self._core, None
-        if core is not None:
-            core.close()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -177,23 +176,27 @@ class LLM:
 
     def _run(self, requests: Sequence[Request]) -> Deltas:
         """Queue all requests, or none, and yield what the steps give until all have finished."""
-        core = self._core
-        if core is None:
+        engine = self._engine
+        if engine is None:
             raise RuntimeError("this LLM is closed")
         if self._busy:
             raise RuntimeError("this LLM is in use: an earlier call has not ended")
         self._busy = True
+        core = engine.core
         try:
             for index, request in enumerate(requests):
                 with _naming_prompt(index):
                     core.add(request)
             while core.has_work:
-                with _interrupt_held():
+                with _interrupt_held(), engine.recent.saved_if_broken():
                     deltas = core.step()
-                    self._collector.drain()  # nobody asks for them here, and they would pile up
+                    engine.collector.drain()  # nobody asks for them here, and they would pile up
                 yield from deltas
+        except InvariantViolation:
+            self.close()  # its bookkeeping cannot be trusted any more
+            raise
         finally:
-            if core.has_work:
+            if core.has_work and self._engine is not None:
                 for request in requests:
                     core.abort(request.request_id)
             self._busy = False

@@ -3,9 +3,8 @@
 import argparse
 import typing
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,7 +28,7 @@ class Sample:
     limit: int | None = field(default=7, metadata={"help": "a limit"})
     where: Path | None = field(default=None, metadata={"help": "a file"})
     fast: bool = field(default=True, metadata={"help": "fast"})
-    kind: Literal["a", "b"] = field(default="a", metadata={"help": "a kind"})
+    kind: str = field(default="a", metadata={"help": "a kind", "choices": ("a", "b")})
     keys: tuple[str, ...] = field(default=(), metadata={"help": "keys"})
 
 
@@ -71,10 +70,7 @@ def other_value(owner: type, one: Any) -> Any:
     """A valid value of a field that is not its default."""
     hint = typing.get_type_hints(owner)[one.name]
     kinds = {kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)}
-    choices = one.metadata.get("choices") or (
-        typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else None
-    )
-    if choices:
+    if choices := one.metadata.get("choices"):
         return next(choice for choice in choices if choice != one.default)
     if bool in kinds:
         return not one.default
@@ -92,11 +88,7 @@ def test_every_field_is_reached_by_its_flag(config: type, owner: type, one: Any)
     value = other_value(owner, one)
     built = from_args(config, parse(config, argv_of(one.name, value)))
     holders = [built, *(getattr(built, name.name) for name in fields(config))]
-    (found,) = [
-        holder.keywords[one.name] if isinstance(holder, partial) else getattr(holder, one.name)
-        for holder in holders
-        if (isinstance(holder, owner) or (isinstance(holder, partial) and holder.func is owner))
-    ]
+    (found,) = [getattr(holder, one.name) for holder in holders if isinstance(holder, owner)]
     assert found == value
     assert found != one.default
 
@@ -118,12 +110,7 @@ def test_no_two_fields_share_a_flag_and_help_can_be_printed(capsys: pytest.Captu
 @pytest.mark.parametrize("config", [*CONFIGS, Sample])
 def test_without_flags_the_defaults_are_the_dataclasses_own(config: type) -> None:
     built = from_args(config, parse(config, []))
-    for one in fields(config):
-        value, default = getattr(built, one.name), getattr(config(), one.name)
-        if isinstance(value, partial):
-            assert (value.func, value.keywords) == (default.func, default.keywords)
-        else:
-            assert value == default
+    assert built == config()
 
 
 def test_an_unknown_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,5 +137,4 @@ def test_a_value_out_of_range_is_refused_before_a_model_is_loaded(values: dict[s
 
 def test_limits_that_depend_on_the_model_stay_open() -> None:
     config = from_values(EngineConfig, {"max_num_seqs": 512})
-    scheduler = config.scheduler(max_num_batched_tokens=1024, max_model_len=2048)
-    assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens, scheduler.max_model_len) == (512, 1024, 2048)
+    assert (config.scheduler.max_num_batched_tokens, config.scheduler.max_model_len) == (None, None)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from fakes import Failure, PaperExecutor, PaperText, ends_with, unbatched
 from inflight.core.errors import Reason, Rejected, StepFailed
 from inflight.core.lifecycle import Status, check_move
-from inflight.core.output import FinishReason, Idle, SchedulerOutput, SeqId, StepResult
-from inflight.core.request import Request, SamplingParams
+from inflight.core.output import FinishReason, Idle, SchedulerOutput, StepResult
+from inflight.core.request import Request, SamplingParams, SeqId
 from inflight.schedulers.admission import NUM_HEADROOM_TOKENS
 from inflight.schedulers.config import ContinuousConfig
 from inflight.schedulers.continuous import ContinuousScheduler

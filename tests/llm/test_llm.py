@@ -4,14 +4,17 @@ import itertools
 import math
 import os
 import signal
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inflight import LLM, SamplingParams
 from inflight.config import EngineConfig
-from inflight.core.errors import Reason, Rejected, StepFailed
+from inflight.core.errors import InvariantViolation, Reason, Rejected, StepFailed
 from inflight.core.output import SchedulerOutput, SchedulerStats, StepResult
+from inflight.engine.recorder import Scheduled, read_step_log
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 PROMPTS = [f"prompt number {i} " + "and so on " * (i % 5) for i in range(12)]
@@ -22,8 +25,8 @@ def tokens(outputs: Any) -> list[list[int]]:
 
 
 def stats_of(llm: LLM) -> SchedulerStats:
-    assert llm._core is not None
-    return llm._core.stats()
+    assert llm._engine is not None
+    return llm._engine.core.stats()
 
 
 def test_a_script_written_for_vllm_runs(tiny_model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +161,7 @@ def test_a_prompt_that_can_never_run_is_named_and_nothing_has_run(llm: LLM) -> N
 def test_more_prompts_than_a_server_would_let_wait(tiny_model: str) -> None:
     prompts = [[i % 200] for i in range(1500)]
     options = {"num_threads": 1, "max_num_seqs": 256, "max_num_batched_tokens": 256, "num_gpu_blocks_override": 256}
-    assert EngineConfig().scheduler().max_num_waiting_seqs < len(prompts) - 256
+    assert EngineConfig().scheduler.max_num_waiting_seqs < len(prompts) - 256
     with LLM(tiny_model, **options) as llm:
         assert len(llm.generate(prompts, SamplingParams(temperature=0, max_tokens=1), use_tqdm=False)) == 1500
 
@@ -167,7 +170,7 @@ def test_more_prompts_than_a_server_would_let_wait(tiny_model: str) -> None:
 def test_an_interrupt_gives_up_what_runs_and_the_llm_goes_on(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, num_choices: int
 ) -> None:
-    core = llm._core
+    core = llm._engine.core
     assert core is not None
     expected = tokens(llm.generate(PROMPTS, GREEDY, use_tqdm=False))
     execute, counter = core.execute, itertools.count()
@@ -214,8 +217,8 @@ def test_choices_that_have_ended_do_not_hide_the_others_from_an_abort(llm: LLM) 
         for _ in range(num_ended):
             next(ended)
         stream.close()
-        assert llm._core is not None
-        assert not llm._core.has_work
+        assert llm._engine is not None
+        assert not llm._engine.core.has_work
 
 
 def test_unknown_keywords_and_wrong_values_are_named(tiny_model: str) -> None:
@@ -245,3 +248,21 @@ def test_the_longest_sequence_is_what_model_cache_and_caller_allow(tiny_model: s
     assert length(max_model_len=100) == 100
     assert length(max_model_len=999) == 256
     assert length(num_gpu_blocks_override=3, block_size=16) == 48
+
+
+def test_a_broken_invariant_closes_the_llm_and_names_the_last_steps(
+    tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    llm = LLM(tiny_model, num_threads=1, max_num_batched_tokens=64)
+
+    def broken(*_: object) -> None:
+        raise InvariantViolation("a law was broken on purpose")
+
+    monkeypatch.setattr(llm._engine.core._scheduler, "update", broken)
+    with pytest.raises(InvariantViolation, match="on purpose; the last steps are in") as caught:
+        llm.generate([[1, 2, 3]], GREEDY, use_tqdm=False)
+    *_, last = read_step_log(Path(str(caught.value).rpartition(" ")[2]))
+    assert isinstance(last, Scheduled)
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate([[1, 2, 3]], GREEDY, use_tqdm=False)

@@ -167,3 +167,25 @@ def test_a_log_cut_short_is_read_and_a_broken_one_is_named(tmp_path):
     cut.write_bytes(whole.splitlines(keepends=True)[0] + b'{"event": "nonsense"}\n')
     with pytest.raises(ValueError, match="line 2"):
         list(read_step_log(cut))
+
+
+def test_a_log_goes_on_where_the_last_engine_left_it(tmp_path):
+    """An engine that was killed leaves half a line; the next one cuts it off and begins with a start line."""
+    path = tmp_path / "steps.jsonl"
+    record(1, path)
+    first = path.read_bytes()
+    path.write_bytes(first[:-5])
+    record(2, path)
+    kept = first[: first[:-5].rindex(b"\n") + 1]
+    assert path.read_bytes().startswith(kept + b'{"event":"start"')
+    started, *log = read_step_log(path)
+    with pytest.raises(ValueError, match="another engine starts"):
+        list(replay(log, rebuild(started)))
+
+
+def test_a_log_without_its_beginning_is_refused(tmp_path):
+    record(1, tmp_path / "steps.jsonl")
+    started, *log = read_step_log(tmp_path / "steps.jsonl")
+    headless = log[next(i for i, line in enumerate(log) if isinstance(line, Updated)) :]
+    with pytest.raises(ValueError, match="step 0 ends"):
+        list(replay(headless, rebuild(started)))

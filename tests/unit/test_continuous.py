@@ -157,3 +157,10 @@ def test_a_step_must_be_answered_before_the_next():
 def test_a_configuration_that_cannot_work_is_refused(wrong, says):
     with pytest.raises(ValueError, match=says):
         Engine(**wrong)
+
+
+def test_more_choices_than_may_ever_wait_are_not_told_to_come_again():
+    engine = Engine(max_num_waiting_seqs=2)
+    with pytest.raises(Rejected, match="n is 3") as caught:
+        engine.add(request("one", n=3))
+    assert (caught.value.reason, caught.value.retry_after_s) == (Reason.INVALID, None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from inflight.core.request import RequestId, SamplingParams, SeqId, TokenId
+from inflight.core.request import SamplingParams, SeqId, TokenId
 
 LaneId = str  # one executor with its own KV memory, running one step at a time
 BlockId = int
@@ -133,24 +133,3 @@ class SchedulerStats:
     num_blocks: int = 0
     num_free_blocks: int = 0
     num_stored_tokens: int = 0  # tokens whose KV is stored, over all running sequences
-
-
-__all__ = [
-    "BlockId",
-    "FailedRow",
-    "FinishReason",
-    "Idle",
-    "LaneId",
-    "NewSequence",
-    "RequestId",
-    "SampledRow",
-    "SampledToken",
-    "ScheduledSequence",
-    "SchedulerOutput",
-    "SchedulerStats",
-    "SeqId",
-    "StepResult",
-    "Stop",
-    "TokenEvent",
-    "TokenId",
-]

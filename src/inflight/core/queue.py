@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from inflight.core.sequence import OrderKey, Sequence
 
-_key = attrgetter("key")
+by_order = attrgetter("key")
 
 
 def order_key(policy: str, priority: int, ageing_s: float, now_s: float, index: int) -> OrderKey:
@@ -33,7 +33,7 @@ class WaitingQueue:
 
     def push(self, seq: Sequence) -> None:
         """Put a row in its place in the order; a preempted one gets its old place back."""
-        insort(self._rows, seq, key=_key)
+        insort(self._rows, seq, key=by_order)
 
     @property
     def head(self) -> Sequence | None:
@@ -42,4 +42,4 @@ class WaitingQueue:
 
     def remove(self, seq: Sequence) -> None:
         """Take a row out; it must be in the queue."""
-        del self._rows[bisect_left(self._rows, seq.key, key=_key)]
+        del self._rows[bisect_left(self._rows, seq.key, key=by_order)]

@@ -39,7 +39,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[TokenId, float], ...] = ()
-    seed: int | None = None  # None: the engine picks one when the request arrives
+    seed: int | None = None  # None: the executor derives one from the request's id
     logprobs: int | None = None  # how many alternatives beside the sampled token's own logprob
     max_tokens: int | None = 16  # new tokens; None = up to the effective max_model_len
     min_tokens: int = 0  # no end token and no stop before so many new tokens
@@ -55,7 +55,7 @@ class SamplingParams:
         put(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
         bias = self.logit_bias or ()
         put(self, "logit_bias", tuple(sorted(bias.items() if isinstance(bias, Mapping) else bias)))
-        put(self, "top_k", max(self.top_k, 0) if self.top_k == -1 else self.top_k)
+        put(self, "top_k", 0 if self.top_k == -1 else self.top_k)
         _in_range("n", self.n, 1, MAX_CHOICES)
         _in_range("temperature", self.temperature, 0.0, 100.0)
         _in_range("top_p", self.top_p, 0.0, 1.0, low_open=True)

@@ -88,7 +88,7 @@ def _serve(launch: Launch, socket: zmq.Socket[bytes]) -> None:
             heartbeat_s=launch.heartbeat_s,
         )
     finally:
-        engine.core.close()
+        engine.close()
 
 
 def _receive(socket: zmq.Socket[bytes], timeout_s: float) -> list[ToEngine]:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from inflight.core.errors import InvariantViolation, Rejected
+from inflight.core.errors import Rejected
 from inflight.engine.core import EngineCore
 from inflight.engine.events import ChoiceDelta, EngineInfo
-from inflight.engine.recorder import RecentSteps
+from inflight.engine.recorder import RecentSteps, StepLog
 from inflight.engine.wire import Abort, Add, FromEngine, Heartbeat, Refused, Step, Stop, ToEngine, read_request
 from inflight.metrics.collect import Collector
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A built engine: its core, the facts about it, and the observer that collects its metrics."""
+    """A built engine: its core, the facts about it, and the observers that others need."""
 
     core: EngineCore
     info: EngineInfo
     collector: Collector
-    recent: RecentSteps = field(default_factory=RecentSteps)
+    recent: RecentSteps
+    step_log: StepLog | None = None
+
+    def close(self) -> None:
+        """Release the executors and end the step log; idempotent."""
+        self.core.close()
+        if self.step_log is not None:
+            self.step_log.close()
 
 
 EngineFactory = Callable[[], Engine]  # builds the engine in its own process; must be picklable by name
@@ -40,10 +47,8 @@ def run_loop(
     Whatever ``engine`` raises other than ``Rejected`` passes through; an ``InvariantViolation`` leaves a file with the
     last steps behind and names it.
     """
-    try:
+    with engine.recent.saved_if_broken():
         _serve(engine, receive, send, heartbeat_s)
-    except InvariantViolation as violation:
-        raise InvariantViolation(f"{violation}; the last steps are in {engine.recent.save()}") from violation
 
 
 def _serve(

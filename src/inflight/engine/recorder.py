@@ -1,6 +1,7 @@
 """The step log: every input and every output of a scheduler as JSON lines, enough to run it again.
 
-The log holds prompts and outputs as token ids; it is written only where somebody asked for it.
+The log holds prompts and outputs as token ids; it is written only where somebody asked for it. (The last steps are also
+kept in memory, and saved to a file that only its owner can read if one of our invariants breaks.)
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
-from inflight.core.errors import Reason, Rejected, StepFailed
+from inflight.core.errors import InvariantViolation, Reason, Rejected, StepFailed
 from inflight.core.output import SchedulerOutput, StepResult, Stop, TokenEvent
 from inflight.core.request import Request, RequestId, SeqId
 
@@ -110,11 +112,13 @@ class Recorder:
 class StepLog:
     """A file of lines; each is handed to the system before the next step starts. Raises ``OSError``.
 
-    An existing file is continued: every start of an engine begins with a ``Started`` line of its own.
+    An existing file is continued: every start of an engine begins with a ``Started`` line of its own. A last line
+    that was cut short, by an engine that was killed, is removed.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file: BinaryIO = path.open("ab", buffering=0)
+        self._file: BinaryIO = path.open("a+b", buffering=0)
+        _cut_unfinished_line(self._file)
 
     def write(self, line: Line) -> None:
         """Append a line."""
@@ -123,6 +127,16 @@ class StepLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _cut_unfinished_line(file: BinaryIO) -> None:
+    size = file.seek(0, os.SEEK_END)
+    num_bytes, tail = 0, b""
+    while b"\n" not in tail and num_bytes < size:
+        num_bytes = min(size, max(4096, 2 * num_bytes))
+        file.seek(size - num_bytes)
+        tail = file.read(num_bytes)
+    file.truncate(size - num_bytes + tail.rfind(b"\n") + 1)
 
 
 class RecentSteps:
@@ -135,7 +149,15 @@ class RecentSteps:
         """Keep a line, and forget the oldest."""
         self._lines.append(line)
 
-    def save(self) -> Path:
+    @contextmanager
+    def saved_if_broken(self) -> Iterator[None]:
+        """Save the lines if an ``InvariantViolation`` passes through, and add to its message where they are."""
+        try:
+            yield
+        except InvariantViolation as violation:
+            raise InvariantViolation(f"{violation}; the last steps are in {self._save()}") from violation
+
+    def _save(self) -> Path:
         """Write the lines to a new file that only its owner can read, and return where it is."""
         descriptor, name = tempfile.mkstemp(prefix="inflight-last-steps-", suffix=".jsonl")
         with os.fdopen(descriptor, "wb") as file:

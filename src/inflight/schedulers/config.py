@@ -9,11 +9,20 @@ POLICIES = ("fcfs", "priority")
 
 @dataclass(frozen=True, slots=True)
 class ContinuousConfig:
-    """Limits and policy of continuous batching. Raises ``ValueError`` for a value out of range."""
+    """Limits and policy of continuous batching. Raises ``ValueError`` for a value out of range.
+
+    The two limits that depend on the model and the machine may be left open; whoever makes a scheduler decides them.
+    """
 
     max_num_seqs: int = field(default=32, metadata={"help": "sequences that run at once, at most"})
-    max_num_batched_tokens: int = field(default=256, metadata={"help": "tokens in one step, at most"})
-    max_model_len: int = field(default=2048, metadata={"help": "prompt and output of one sequence, in tokens"})
+    max_num_batched_tokens: int | None = field(
+        default=None,
+        metadata={"help": "tokens in one step, at most, from 1; none: measured, so that a step takes about 100 ms"},
+    )
+    max_model_len: int | None = field(
+        default=None,
+        metadata={"help": "prompt and output of one sequence, in tokens, from 1; none: all that fits"},
+    )
     enable_chunked_prefill: bool = field(default=True, metadata={"help": "split a prompt over several steps"})
     scheduling_policy: str = field(
         default="fcfs",
@@ -30,17 +39,20 @@ class ContinuousConfig:
     )
 
     def __post_init__(self) -> None:
-        if min(self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len) < 1:
-            raise ValueError("max_num_seqs, max_num_batched_tokens and max_model_len must be at least 1")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        num_batched, max_len = self.max_num_batched_tokens, self.max_model_len
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_num_waiting_seqs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if num_batched is not None and num_batched < self.max_num_seqs:
             raise ValueError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
-                f"({self.max_num_seqs}): every running sequence gets a token in every step"
+                f"max_num_batched_tokens ({num_batched}) must be at least max_num_seqs ({self.max_num_seqs}): every "
+                "running sequence gets a token in every step"
             )
-        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+        if not self.enable_chunked_prefill and num_batched is not None and num_batched < (max_len or 0):
             raise ValueError(
-                f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
-                f"max_model_len ({self.max_model_len}): a prompt runs in one step"
+                f"without chunked prefill max_num_batched_tokens ({num_batched}) must be at least max_model_len "
+                f"({max_len}): a prompt runs in one step"
             )
         if self.scheduling_policy not in POLICIES:
             raise ValueError(f"scheduling_policy must be one of {POLICIES}, got {self.scheduling_policy!r}")
@@ -48,5 +60,3 @@ class ContinuousConfig:
             raise ValueError(f"priority_ageing_s must be in [0.001, 86400], got {self.priority_ageing_s}")
         if self.max_preemptions < 0:
             raise ValueError(f"max_preemptions must be at least 0, got {self.max_preemptions}")
-        if self.max_num_waiting_seqs is not None and self.max_num_waiting_seqs < 1:
-            raise ValueError(f"max_num_waiting_seqs must be at least 1, got {self.max_num_waiting_seqs}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Mapping
-from operator import attrgetter
 
 from inflight.cache.manager import BlockTable, KVCacheManager
 from inflight.core.budget import Budget
@@ -28,7 +27,7 @@ from inflight.core.output import (
     Stop,
     TokenEvent,
 )
-from inflight.core.queue import WaitingQueue, order_key
+from inflight.core.queue import WaitingQueue, by_order, order_key
 from inflight.core.request import Request, RequestId, SeqId, TokenId
 from inflight.core.sequence import Sequence
 from inflight.schedulers.admission import Promises
@@ -39,21 +38,22 @@ from inflight.schedulers.preemption import victim_index
 LANE: LaneId = "main"
 
 
-_key = attrgetter("key")
-
-
 class ContinuousScheduler:
     """One lane, one KV cache, one order. Raises ``ValueError`` if one sequence alone could outgrow the cache."""
 
     lanes: tuple[LaneId, ...] = (LANE,)
 
     def __init__(self, config: ContinuousConfig, num_blocks: int, block_size: int) -> None:
+        if config.max_model_len is None or config.max_num_batched_tokens is None:
+            raise ValueError("max_model_len and max_num_batched_tokens must be decided before a scheduler is made")
         if config.max_model_len > num_blocks * block_size:
             raise ValueError(
                 f"max_model_len is {config.max_model_len} tokens, but the KV cache holds {num_blocks * block_size} "
                 f"({num_blocks} blocks of {block_size})"
             )
         self.config = config
+        self._max_model_len = config.max_model_len
+        self._max_num_batched_tokens = config.max_num_batched_tokens
         self._kv = KVCacheManager(num_blocks, block_size)
         self._promises = Promises(self._kv, config.max_preemptions)
         self._book = Book()
@@ -181,7 +181,7 @@ class ContinuousScheduler:
         self._kv.check({seq.seq_id for seq in self._running})
         if len(self._running) + len(self._waiting) != len(self._book.sequences):
             raise InvariantViolation("a live sequence neither runs nor waits, or does both")
-        if len(self._running) > self.config.max_num_seqs or self._running != sorted(self._running, key=_key):
+        if len(self._running) > self.config.max_num_seqs or self._running != sorted(self._running, key=by_order):
             raise InvariantViolation("too many running rows, or they are out of order")
         for seq in self._running:
             if seq.num_computed > self._kv.num_held(seq.seq_id) * self._kv.block_size:
@@ -194,7 +194,7 @@ class ContinuousScheduler:
 
     def _fill_step(self, preempted: list[SeqId]) -> list[ScheduledSequence]:
         """One pass over running and waiting rows, merged in the one order; appends to ``preempted``."""
-        budget = Budget(self.config.max_num_batched_tokens, self.config.max_num_seqs, len(self._running))
+        budget = Budget(self._max_num_batched_tokens, self.config.max_num_seqs, len(self._running))
         rows: list[ScheduledSequence] = []
         door_open = True
         position = 0
@@ -243,7 +243,7 @@ class ContinuousScheduler:
         budget.enter(num_tokens)
         self._waiting.remove(seq)
         self._book.move(seq, Status.RUNNING, self._num_steps, "admitted")
-        insort(self._running, seq, key=_key)
+        insort(self._running, seq, key=by_order)
         return _row(seq, num_tokens, table)
 
     def _retry_row(self, seq: Sequence) -> ScheduledSequence:
@@ -325,7 +325,7 @@ class ContinuousScheduler:
     def _max_num_tokens(self, request: Request) -> int:
         """Prompt and output of one choice, at most. Raises ``Rejected``."""
         num_prompt = len(request.prompt_token_ids)
-        limit = self.config.max_model_len
+        limit = self._max_model_len
         asked = request.sampling.max_tokens
         if num_prompt + (asked or 1) > limit:
             wanted = f"{asked} new tokens" if asked else "at least 1 new token"
@@ -338,6 +338,10 @@ class ContinuousScheduler:
         if self._book.live(request.request_id):
             raise Rejected(Reason.INVALID, f"request id {request.request_id!r} is in use", "request_id")
         queue_limit = self.config.max_num_waiting_seqs
+        if queue_limit is not None and request.sampling.n > queue_limit:
+            raise Rejected(
+                Reason.INVALID, f"n is {request.sampling.n}, and no more than {queue_limit} sequences may wait", "n"
+            )
         if queue_limit is not None and len(self._waiting) + request.sampling.n > queue_limit:
             raise Rejected(
                 Reason.QUEUE_FULL,

@@ -52,7 +52,7 @@ def fit_step_cost(log: Iterable[Line]) -> LinearStepCost:
     for line in log:
         if isinstance(line, Scheduled):
             outputs[line.output.step] = line.output
-        elif isinstance(line, Updated) and line.result is not None:
+        elif isinstance(line, Updated) and line.result is not None and line.step in outputs:
             output = outputs.pop(line.step)
             features.append((1.0, output.num_tokens, num_context_tokens(output)))
             durations_s.append(line.result.duration_s)

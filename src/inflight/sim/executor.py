@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inflight.core.output import SampledRow, SampledToken, SchedulerOutput, SeqId, StepResult
+from inflight.core.output import SampledRow, SampledToken, SchedulerOutput, StepResult
+from inflight.core.request import SeqId
 from inflight.engine.executor import KVCapacity
 
 StepCost = Callable[[SchedulerOutput], float]  # seconds

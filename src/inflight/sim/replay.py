@@ -8,7 +8,7 @@ from typing import NamedTuple
 from inflight.core.errors import Rejected, StepFailed
 from inflight.core.output import Idle, SchedulerOutput
 from inflight.core.scheduler import Scheduler
-from inflight.engine.recorder import Aborted, Added, Line, Scheduled, Updated
+from inflight.engine.recorder import Aborted, Added, Line, Scheduled, Started, Updated
 
 
 class Decision(NamedTuple):
@@ -19,9 +19,16 @@ class Decision(NamedTuple):
 
 
 def replay(log: Iterable[Line], scheduler: Scheduler) -> Iterator[Decision]:
-    """Feed every recorded input, at its recorded time, to ``scheduler``; yield each decision beside its twin."""
+    """Feed every recorded input, at its recorded time, to ``scheduler``; yield each decision beside its twin.
+
+    ``log`` is what one engine wrote after its ``Started`` line. Raises ``ValueError`` where the next one begins, and
+    for a step that ends without having been decided, as in a log that was cut at its beginning.
+    """
+    output: SchedulerOutput | Idle = Idle()
     for line in log:
         match line:
+            case Started():
+                raise ValueError("here another engine starts: replay it with a scheduler of its own")
             case Added(now_s, request):
                 try:
                     scheduler.add(request, now_s)
@@ -33,7 +40,8 @@ def replay(log: Iterable[Line], scheduler: Scheduler) -> Iterator[Decision]:
             case Scheduled(now_s, recorded):
                 output = scheduler.schedule(recorded.lane, now_s)
                 yield Decision(recorded, output)
-            case Updated(now_s, _, result, failure, stops):
-                if not isinstance(output, SchedulerOutput):
-                    return
+            case Updated(now_s, step, result, failure, stops):
+                if not isinstance(output, SchedulerOutput) or output.step != step:
+                    raise ValueError(f"step {step} ends, but the last one decided was {output}")
                 scheduler.update(output, result or StepFailed(failure or ""), dict(stops), now_s)
+                scheduler.transitions()  # nobody asks for them here, and they would pile up
