@@ -103,6 +103,7 @@ def _num_batched_tokens(asked: ContinuousConfig, executor: TorchExecutor, max_mo
     from inflight.runtime.calibrate import calibrate_num_batched_tokens
 
     measured, why = calibrate_num_batched_tokens(executor)
-    if measured < asked.max_num_seqs:
-        return asked.max_num_seqs, f"max_num_batched_tokens {asked.max_num_seqs}: one for each of max_num_seqs ({why})"
-    return measured, why
+    floor = asked.max_num_seqs + executor.capacity.block_size
+    if measured < floor:
+        return floor, f"max_num_batched_tokens {floor}: max_num_seqs and a block, so that prompts always move on ({why})"
+    return measured, f"max_num_batched_tokens {why}"

@@ -266,3 +266,8 @@ def test_a_broken_invariant_closes_the_llm_and_names_the_last_steps(
     assert isinstance(last, Scheduled)
     with pytest.raises(RuntimeError, match="closed"):
         llm.generate([[1, 2, 3]], GREEDY, use_tqdm=False)
+
+
+def test_the_measured_step_leaves_room_for_prompts_beside_every_seat(tiny_model: str) -> None:
+    with LLM(tiny_model, num_threads=1, max_num_seqs=3000, num_gpu_blocks_override=64) as llm:
+        assert llm.info.max_num_batched_tokens == 3000 + llm.info.block_size  # 2048 is the most that is measured
