@@ -105,5 +105,5 @@ def _num_batched_tokens(asked: ContinuousConfig, executor: TorchExecutor, max_mo
     measured, why = calibrate_num_batched_tokens(executor)
     floor = asked.max_num_seqs + executor.capacity.block_size
     if measured < floor:
-        return floor, f"max_num_batched_tokens {floor}: max_num_seqs and a block, so that prompts always move on ({why})"
+        return floor, f"max_num_batched_tokens {floor}: max_num_seqs and a block, so that prompts move on ({why})"
     return measured, f"max_num_batched_tokens {why}"

@@ -56,10 +56,12 @@ class Metrics:
         self.stats: SchedulerStats | None = None
         self.num_output_tokens = 0
         self.num_lost = 0
+        self.num_lost_aborted = 0
         self._reported = asyncio.Event()
 
     def __call__(self, delta: MetricsDelta, stats: SchedulerStats) -> None:
         self.num_lost += delta.num_lost
+        self.num_lost_aborted += delta.num_lost_aborted
         self.stats = stats
         self.num_output_tokens += delta.num_output_tokens
         self._reported.set()

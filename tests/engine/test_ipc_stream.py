@@ -92,10 +92,12 @@ def test_an_id_is_free_again_only_after_the_engine_let_go_of_it() -> None:
         with pytest.raises(Rejected):
             table.open("a", 1)
         table.give_up(first, FinishReason.ABORT)
+        assert (len(table), table.num_given_up) == (0, 1)
         with pytest.raises(Rejected) as no:
             table.open("a", 1)
         assert (no.value.reason, no.value.param) == (Reason.INVALID, "request_id")
         table.take(step(delta("a", 0, 7), aborted=("a",)))  # the last delta and the answer travel together
+        assert table.num_given_up == 0
         second = table.open("a", 1)
         table.take(step(delta("a", 0, 8, last=True)))
         assert [one.text for one in await read_all(second)] == ["8"]

@@ -79,6 +79,26 @@ def test_kill_9_under_load_is_told_to_every_caller_and_survived(run) -> None:
     run(main)
 
 
+def test_what_was_given_up_when_the_engine_died_is_counted_too(run) -> None:
+    async def main() -> None:
+        metrics = Metrics()
+        client = await ProcessClient.start(build, CONFIG, metrics)
+        streams = [client.generate(request(f"r{i}", max_tokens=ENDLESS)) for i in range(3)]
+        for stream in streams:
+            await anext(stream)
+        engine = psutil.Process(engine_pid())
+        engine.suspend()  # so that it cannot say that it let go of the request
+        await until(lambda: engine.status() == psutil.STATUS_STOPPED)
+        await streams[0].aclose()
+        engine.kill()
+        await until(lambda: client.health().state is State.RESTARTING)
+        assert (metrics.num_lost, metrics.num_lost_aborted) == (2, 1)
+        await until(lambda: client.health().state is State.READY)
+        await client.close()
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     ("command", "why"),
     [

@@ -105,8 +105,8 @@ def test_gauges_are_shares_of_what_there_is() -> None:
         stats(live=3, num_running_seqs=2, num_waiting_seqs=1, num_blocks=10, num_free_blocks=5, num_stored_tokens=60)
     )
     seen = samples(metrics)
-    assert seen["inflight_num_requests_running", ()] == 2
-    assert seen["inflight_num_requests_waiting", ()] == 1
+    assert seen["inflight_num_seqs_running", ()] == 2
+    assert seen["inflight_num_seqs_waiting", ()] == 1
     assert seen["inflight_num_requests_live", ()] == 3
     assert seen["inflight_kv_cache_usage_ratio", ()] == 0.5
     assert seen["inflight_kv_cache_slot_usage_ratio", ()] == 0.75
@@ -117,6 +117,7 @@ def test_gauges_are_shares_of_what_there_is() -> None:
 
 def test_two_instances_share_nothing() -> None:
     first, second = PrometheusMetrics(), PrometheusMetrics()
-    first.apply(MetricsDelta(num_output_tokens=5, num_lost=3))
+    first.apply(MetricsDelta(num_output_tokens=5, num_lost=3, num_lost_aborted=2))
     assert b'inflight_requests_total{outcome="failed",reason="engine_lost"} 3.0' in first.render()
+    assert b'inflight_requests_total{outcome="aborted",reason="engine_lost"} 2.0' in first.render()
     assert samples(second)["inflight_generation_tokens_total", ()] == 0

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inflight.metrics import report
 from inflight.metrics.delta import FirstToken, MetricsDelta, Outcome, RequestRecord
 from inflight.metrics.prometheus import PrometheusMetrics
 from inflight.metrics.report import Reporter
@@ -65,6 +66,19 @@ def test_one_line_per_period(caplog: pytest.LogCaptureFixture) -> None:
         "running: 2, waiting: 1, prompt: 10.0 tokens/s, output: 2.0 tokens/s, KV usage: 25.0 %, "
         "preemptions: 1 (total 7), TTFT p50 750 ms? p99 750 ms? (n=1), ITL p50 30 ms? p99 50 ms? (n=2)"
     )
+
+
+def test_a_period_without_an_end_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MAX_SAMPLES", 3)
+    period = report.Period()
+    for number in range(10):
+        first = FirstToken("a", float(number), 0.0, 1.0)
+        period.add(
+            MetricsDelta(first_tokens=(first,), itl_s=(0.1, float(number)), num_output_tokens=2, ended=(RECORD,))
+        )
+    assert list(period.ttft_s) == [7.0, 8.0, 9.0]  # the newest
+    assert list(period.itl_s) == [8.0, 0.1, 9.0]
+    assert period.num_output_tokens == 20  # sums stay exact
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=300), st.sampled_from((0.5, 0.9, 0.95, 0.99)))

@@ -94,7 +94,7 @@ def test_64_callers_at_once_of_whom_20_hang_up(server, capsys):
     with capsys.disabled():
         print(f"\n  64 callers, {len(given_up)} hung up: {by_phase}")
     assert min(by_phase.values()) >= 5
-    assert after["inflight_num_requests_running"] == after["inflight_num_requests_waiting"] == 0
+    assert after["inflight_num_seqs_running"] == after["inflight_num_seqs_waiting"] == 0
     assert after["inflight_kv_cache_usage_ratio"] == 0
     ended = {
         outcome: sum(

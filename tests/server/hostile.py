@@ -73,8 +73,8 @@ def _wrong_field(rng: random.Random) -> HostileRequest:
     path, body = _legal(rng)
     for _ in range(rng.randint(1, 3)):
         body[rng.choice(_GENERATION_FIELDS)] = _value(rng)
-    if not isinstance(body.get("max_tokens"), int) or body["max_tokens"] is True:
-        body["max_completion_tokens"] = body["min_tokens"] = -3  # what was drawn may not turn out to be legal and long
+    if body["max_tokens"] is None:  # which is legal, and long
+        body["max_tokens"] = 3
     return _post(path, body)
 
 
@@ -108,7 +108,18 @@ def _broken_json(rng: random.Random) -> HostileRequest:
             text += rng.choice((b"", b"}", b"\xff\xfe", b",", b"\x00"))
         else:
             text[position] = rng.randrange(256)
+    if _lacks_max_tokens(text):
+        text += b"}"
     return ("POST", path, {"content-type": "application/json"}, bytes(text))
+
+
+def _lacks_max_tokens(text: bytearray) -> bool:
+    """True for JSON of which the breaking left nothing but the legal part of a request, without its limit."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(content, dict) and content.get("max_tokens") is None
 
 
 def _deep(rng: random.Random) -> HostileRequest:
@@ -118,12 +129,12 @@ def _deep(rng: random.Random) -> HostileRequest:
     body = rng.choice(
         (
             deep,
-            b'{"prompt":' + deep + b"}",
+            b'{"max_tokens":1,"prompt":' + deep + b"}",
             b'{"prompt":"x","max_tokens":1,"tools":' + deep + b"}",
-            b'{"messages":' + deep + b"}",
-            b'{"messages":[{"role":"user","content":' + deep + b"}]}",
-            b'{"messages":[{"role":"user","content":[{"type":' + deep + b"}]}]}",
-            b'{"messages":[{"role":' + deep + b',"content":"x"}]}',
+            b'{"max_tokens":1,"messages":' + deep + b"}",
+            b'{"max_tokens":1,"messages":[{"role":"user","content":' + deep + b"}]}",
+            b'{"max_tokens":1,"messages":[{"role":"user","content":[{"type":' + deep + b"}]}]}",
+            b'{"max_tokens":1,"messages":[{"role":' + deep + b',"content":"x"}]}',
         )
     )
     return ("POST", rng.choice((_COMPLETION, _CHAT, _TOKENIZE)), {"content-type": "application/json"}, body)
@@ -147,7 +158,7 @@ def _wrong_route(rng: random.Random) -> HostileRequest:
             "/metrics/x", "/v1/embeddings", _COMPLETION, _CHAT,
         )
     )  # fmt: skip
-    return (method, path, {}, b"" if method in ("GET", "HEAD", "OPTIONS") else b'{"prompt": 5}')
+    return (method, path, {}, b"" if method in ("GET", "HEAD", "OPTIONS") else b'{"prompt": 5, "max_tokens": 1}')
 
 
 def _wrong_headers(rng: random.Random) -> HostileRequest:
@@ -163,5 +174,5 @@ def _wrong_headers(rng: random.Random) -> HostileRequest:
 def _huge(rng: random.Random) -> HostileRequest:
     size = rng.choice((5_000_000, 10_000_000))
     if rng.random() < 0.5:
-        return _post(_COMPLETION, {"prompt": "x" * size})
-    return _post(_COMPLETION, {"prompt": [1] * (size // 3)})
+        return _post(_COMPLETION, {"prompt": "x" * size, "max_tokens": 1})
+    return _post(_COMPLETION, {"prompt": [1] * (size // 3), "max_tokens": 1})

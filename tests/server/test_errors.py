@@ -10,9 +10,10 @@ import openai
 import pytest
 
 from inflight.core.errors import Reason, Rejected
+from inflight.engine.events import Health, State
 from inflight.server.errors import answer_to
 from server.fake_client import MAX_MODEL_LEN
-from server.live import in_loop, live
+from server.live import in_loop, live, until
 
 PATH = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -123,12 +124,34 @@ async def test_a_full_queue_and_an_engine_that_is_down() -> None:
 
 
 @in_loop
-async def test_an_engine_that_is_lost_before_the_first_token() -> None:
+async def test_callers_are_asked_to_wait_only_where_that_may_help() -> None:
     async with live() as server:
-        server.client.lost = "killed by signal 9"
+        for reason in (Reason.QUEUE_FULL, Reason.UNAVAILABLE):
+            for retry_after_s, expected in ((None, None), (0.0, "1"), (1.5, "2")):
+                server.client.rejects = Rejected(reason, "no", retry_after_s=retry_after_s)
+                response = await server.post(PATH, {"prompt": "x"})
+                assert error_of(response, 503)["code"] == reason.value
+                assert response.headers.get("retry-after") == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "retry_after"),
+    [(State.READY, None), (State.RESTARTING, "1"), (State.DRAINING, None), (State.FAILED, None)],
+)
+@in_loop
+async def test_a_request_that_is_lost_before_the_first_token(state: State, retry_after: str | None) -> None:
+    """In an engine that is ready it failed by itself, and would do so again."""
+    async with live() as server:
         for stream in (False, True):
-            response = await server.post(PATH, {"prompt": "x", "stream": stream})
+            server.client.state, server.client.lost = Health(State.READY), None
+            server.client.admits.clear()
+            call = asyncio.create_task(server.post(PATH, {"prompt": "x", "stream": stream}))
+            await until(lambda: bool(server.client.waiting))
+            server.client.state, server.client.lost = Health(state), "killed by signal 9"
+            server.client.admits.set()
+            response = await call
             assert error_of(response, 503)["message"] == "killed by signal 9"
+            assert response.headers.get("retry-after") == retry_after
 
 
 @in_loop

@@ -5,13 +5,40 @@ from collections import Counter
 
 import httpx
 
+from inflight.core.errors import Rejected
+from inflight.server.body import parse
+from inflight.server.protocol import ChatCompletionRequest, CompletionRequest
 from server.hostile import HostileRequest, hostile_requests
 from server.live import Live, live, until
+
+MODELS: dict[str, type[CompletionRequest] | type[ChatCompletionRequest]] = {
+    "/v1/completions": CompletionRequest,
+    "/v1/chat/completions": ChatCompletionRequest,
+}
 
 
 def test_the_generator_is_deterministic() -> None:
     assert list(hostile_requests(1, 200)) == list(hostile_requests(1, 200))
     assert list(hostile_requests(1, 200)) != list(hostile_requests(2, 200))
+
+
+def test_what_turns_out_to_be_legal_asks_for_a_few_tokens() -> None:
+    """Or for so many that no context has room for them, which is refused."""
+    num_legal = 0
+    for _, path, headers, body in hostile_requests(2, 5_000):
+        model = MODELS.get(path)
+        if model is None or not headers.get("content-type", "application/json").startswith("application/json"):
+            continue
+        try:
+            request = parse(body, model)
+            max_tokens = getattr(request, "max_completion_tokens", None) or request.max_tokens
+            request.sampling(0, max_tokens, None)
+        except Rejected:
+            continue
+        num_legal += 1
+        assert max_tokens is not None, body
+        assert max_tokens < 100 or max_tokens >= 2**31, body
+    assert num_legal > 100
 
 
 def test_no_500_and_good_requests_are_served() -> None:

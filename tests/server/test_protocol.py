@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from inflight.core.errors import Reason, Rejected
+from inflight.core.request import MAX_STOP_CHARS, MAX_STOP_STRINGS
 from inflight.server.body import parse
 from inflight.server.protocol import ChatCompletionRequest, CompletionRequest, TokenizeRequest
 
@@ -18,6 +19,11 @@ def completion(**fields: Any) -> CompletionRequest:
 
 def chat(**fields: Any) -> ChatCompletionRequest:
     return parse(json.dumps({"messages": HI, **fields}).encode(), ChatCompletionRequest)
+
+
+def test_stop_takes_what_the_sampling_parameters_take() -> None:
+    stop = ["x" * MAX_STOP_CHARS] * MAX_STOP_STRINGS
+    assert completion(stop=stop).sampling(0, 1, None).stop == tuple(stop)
 
 
 def sampled(request: CompletionRequest) -> None:

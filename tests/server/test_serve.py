@@ -14,9 +14,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from inflight.metrics.prometheus import PrometheusMetrics
+from inflight.metrics.report import Reporter
 from inflight.server.config import ServerConfig
-from inflight.server.serve import CannotListen, listen
-from server.live import in_loop
+from inflight.server.serve import CannotListen, listen, serve
+from server.byte_tokenizer import byte_tokenizer
+from server.fake_client import FakeClient
+from server.live import in_loop, until
 
 TESTS = Path(__file__).parents[1]
 
@@ -107,6 +111,32 @@ async def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
         server.process.send_signal(signal.SIGINT)
         assert await server.process.wait() == 0  # the test's own timeout is far below the drain timeout
+
+
+class FailingReporter(Reporter):
+    """One whose line fails every time."""
+
+    def __init__(self) -> None:
+        super().__init__(PrometheusMetrics())
+        self.num_calls = 0
+
+    def log_period(self, now_s: float) -> None:
+        self.num_calls += 1
+        raise ZeroDivisionError("no line")
+
+
+@in_loop
+async def test_a_period_that_cannot_be_logged_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    client, reporter = FakeClient(), FailingReporter()
+    listener = listen("127.0.0.1", 0)
+    serving = asyncio.create_task(
+        serve(client, byte_tokenizer(), ServerConfig(log_interval_s=0.001), reporter, listener)
+    )
+    await until(lambda: reporter.num_calls >= 3)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await serving
+    assert "a period could not be logged" in caplog.text
+    assert "no line" in caplog.text
 
 
 def test_a_port_in_use_is_said_to_be_so() -> None:

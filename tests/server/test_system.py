@@ -47,7 +47,7 @@ async def test_health_and_readiness(state: State, healthy: bool, ready: bool) ->
                 assert response.json() == {"status": state.value}
             else:
                 assert "because" in response.json()["error"]["message"]
-                assert "retry-after" in response.headers
+                assert ("retry-after" in response.headers) == (state is not State.FAILED)
 
 
 @in_loop

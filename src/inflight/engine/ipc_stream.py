@@ -84,6 +84,11 @@ class StreamTable:
     def __len__(self) -> int:
         return len(self._streams)
 
+    @property
+    def num_given_up(self) -> int:
+        """Requests that were given up and that the engine has not let go of."""
+        return len(self._given_up)
+
     def get(self, request_id: RequestId) -> DeltaStream | None:
         """The stream of a request in flight."""
         return self._streams.get(request_id)

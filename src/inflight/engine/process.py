@@ -303,7 +303,8 @@ class ProcessClient:
             self._set_health(State.RESTARTING, reason)
         logger.error("%s (now %s)", reason, self._health.state)
         self._engine = None
-        self._report(MetricsDelta(num_lost=len(self._streams)), SchedulerStats())
+        lost = MetricsDelta(num_lost=len(self._streams), num_lost_aborted=self._streams.num_given_up)
+        self._report(lost, SchedulerStats())
         self._streams.end_all(FinishReason.ERROR, reason)
 
     def _shut(self) -> None:

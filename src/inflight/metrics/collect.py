@@ -10,8 +10,6 @@ from inflight.core.output import FinishReason, SchedulerOutput, StepResult, Stop
 from inflight.core.request import Request, RequestId, SeqId
 from inflight.metrics.delta import FirstToken, MetricsDelta, Outcome, RequestRecord
 
-__all__ = ["Collector", "MetricsDelta"]
-
 
 @dataclass(slots=True)
 class _Sequence:

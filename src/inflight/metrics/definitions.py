@@ -147,19 +147,20 @@ REQUESTS = Metric(
     Kind.COUNTER,
     "requests",
     "requests that the engine was asked for and that have ended, by outcome: stop, length (any choice ended by "
-    "length), aborted, failed (any choice failed), rejected; reason is set for rejected",
+    "length), aborted, failed (any choice failed), rejected; reason is set for rejected, and is engine_lost for what "
+    "went down with an engine: failed, or aborted where its caller had already given it up",
     "Ended requests by outcome.",
     labels=("outcome", "reason"),
 )
 RUNNING = Metric(
-    "inflight_num_requests_running",
+    "inflight_num_seqs_running",
     Kind.GAUGE,
     "sequences",
     "sequences that hold a seat",
     "Sequences that run now.",
 )
 WAITING = Metric(
-    "inflight_num_requests_waiting",
+    "inflight_num_seqs_waiting",
     Kind.GAUGE,
     "sequences",
     "sequences in the queue, preempted ones with them",

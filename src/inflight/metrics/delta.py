@@ -64,3 +64,4 @@ class MetricsDelta:
     rejected: tuple[Reason, ...] = ()
     ended: tuple[RequestRecord, ...] = ()
     num_lost: int = 0  # requests that were in flight when the engine was lost
+    num_lost_aborted: int = 0  # requests that were given up, of which the engine had not said so when it was lost

@@ -41,7 +41,10 @@ class PrometheusMetrics:
         self._unsent: dict[RequestId, FirstToken] = {}
 
     def set_block_size(self, block_size: int) -> None:
-        """Tell how many tokens a KV block holds, once the engine is known."""
+        """Tell how many tokens a KV block holds, once the engine is known.
+
+        It is an option: an engine that is started again has the same.
+        """
         self._block_size = block_size
 
     def apply(self, delta: MetricsDelta) -> None:
@@ -68,6 +71,8 @@ class PrometheusMetrics:
             self._requests.labels("rejected", reason.value).inc()
         if delta.num_lost:
             self._requests.labels("failed", "engine_lost").inc(delta.num_lost)
+        if delta.num_lost_aborted:
+            self._requests.labels("aborted", "engine_lost").inc(delta.num_lost_aborted)
         for record in delta.ended:
             self._requests.labels(record.outcome.value, "").inc()
             for tpot_s in record.tpot_s:

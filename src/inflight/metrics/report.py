@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -15,6 +17,8 @@ from inflight.metrics.summary import describe
 
 logger = logging.getLogger(__name__)
 request_logger = logging.getLogger("inflight.request")
+
+MAX_SAMPLES = 100_000  # of each kind in a period
 
 
 class Reporter:
@@ -30,7 +34,7 @@ class Reporter:
         self.metrics = metrics
         self._decode_prompt = decode_prompt
         self._stats: SchedulerStats | None = None
-        self._period: list[MetricsDelta] = []
+        self._period = Period()
         self._period_start_s: float | None = None
 
     def __call__(self, delta: MetricsDelta, stats: SchedulerStats) -> None:
@@ -39,35 +43,55 @@ class Reporter:
         self.metrics.apply_stats(stats)
         self._stats = stats
         if delta != _NOTHING:
-            self._period.append(delta)
+            self._period.add(delta)
         for record in delta.ended:
             request_logger.info("%s", to_json(record, self._decode_prompt))
 
     def log_period(self, now_s: float) -> None:
         """Log the period since the last call, unless nothing happened in it and nothing runs or waits."""
         start_s, self._period_start_s = self._period_start_s, now_s
-        period, self._period = self._period, []
+        period, self._period = self._period, Period()
         stats = self._stats
-        if start_s is None or stats is None or not (period or stats.live):
+        if start_s is None or stats is None or not (period.num_deltas or stats.live):
             return
         logger.info("%s", period_line(period, stats, now_s - start_s))
 
 
-def period_line(period: Sequence[MetricsDelta], stats: SchedulerStats, duration_s: float) -> str:
+@dataclass(slots=True)
+class Period:
+    """What the line of a period needs: sums, and the newest ``MAX_SAMPLES`` latencies however long the period is."""
+
+    num_deltas: int = 0
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    num_preemptions: int = 0
+    ttft_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    itl_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+
+    def add(self, delta: MetricsDelta) -> None:
+        """Take in a delta."""
+        self.num_deltas += 1
+        self.num_prompt_tokens += delta.num_prompt_tokens
+        self.num_output_tokens += delta.num_output_tokens
+        self.num_preemptions += delta.num_preemptions
+        self.ttft_s.extend(first.queue_s + first.prefill_s for first in delta.first_tokens)
+        self.itl_s.extend(delta.itl_s)
+        self.itl_s.extend(delta.itl_preempted_s)
+
+
+def period_line(period: Period, stats: SchedulerStats, duration_s: float) -> str:
     """What happened in ``duration_s`` seconds, in one line."""
-    prompt_tokens_per_s = sum(delta.num_prompt_tokens for delta in period) / duration_s
-    output_tokens_per_s = sum(delta.num_output_tokens for delta in period) / duration_s
     num_allocated = stats.num_blocks - stats.num_free_blocks
     return ", ".join(
         (
             f"running: {stats.num_running_seqs}",
             f"waiting: {stats.num_waiting_seqs}",
-            f"prompt: {prompt_tokens_per_s:.1f} tokens/s",
-            f"output: {output_tokens_per_s:.1f} tokens/s",
+            f"prompt: {period.num_prompt_tokens / duration_s:.1f} tokens/s",
+            f"output: {period.num_output_tokens / duration_s:.1f} tokens/s",
             f"KV usage: {100.0 * num_allocated / max(stats.num_blocks, 1):.1f} %",
-            f"preemptions: {sum(delta.num_preemptions for delta in period)} (total {stats.num_preemptions})",
-            describe("TTFT", [first.queue_s + first.prefill_s for delta in period for first in delta.first_tokens]),
-            describe("ITL", [gap_s for delta in period for gap_s in delta.itl_s + delta.itl_preempted_s]),
+            f"preemptions: {period.num_preemptions} (total {stats.num_preemptions})",
+            describe("TTFT", period.ttft_s),
+            describe("ITL", period.itl_s),
         )
     )
 

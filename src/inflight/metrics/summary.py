@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -31,13 +31,13 @@ def percentile(ordered: Sequence[float], quantile: float) -> float | None:
     return ordered[max(math.ceil(quantile * len(ordered) - 1e-9), 1) - 1]
 
 
-def summarize(samples: Sequence[float]) -> Summary:
+def summarize(samples: Collection[float]) -> Summary:
     """Summarise samples given in any order."""
     ordered = sorted(samples)
     return Summary(len(ordered), *(percentile(ordered, quantile) for quantile in QUANTILES))
 
 
-def describe(name: str, samples: Sequence[float]) -> str:
+def describe(name: str, samples: Collection[float]) -> str:
     """One phrase for a log line about samples in seconds; a ``?`` marks a percentile of too few samples."""
     summary = summarize(samples)
     if summary.p50 is None or summary.p99 is None:

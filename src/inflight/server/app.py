@@ -22,7 +22,7 @@ from inflight.text.tokenizer import Tokenizer
 
 def create_app(client: EngineClient, tokenizer: Tokenizer, config: ServerConfig, metrics: PrometheusMetrics) -> FastAPI:
     """The app in front of ``client``, which the caller closes."""
-    prompts = PromptReader(tokenizer, client.info.max_model_len)
+    prompts = PromptReader(tokenizer, client)
     metrics.set_block_size(client.info.block_size)
 
     @asynccontextmanager

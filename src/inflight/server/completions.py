@@ -23,10 +23,7 @@ async def create_completion(request: Request) -> Response:
     shared = services(request)
     model = shared.model_name(body.model)
     samplings = [body.sampling(new_seed(), body.max_tokens, body.logprobs) for _ in body.prompt]
-    prompts = [
-        await shared.prompts.encode(prompt, body.add_special_tokens) if isinstance(prompt, str) else prompt
-        for prompt in body.prompt
-    ]
+    prompts = await shared.prompts.encode_all(body.prompt, body.add_special_tokens)
     call = new_call(shared, "cmpl", prompts, samplings, body.priority, arrival_s)
     token_bytes = None if body.logprobs is None else shared.prompts.tokenizer.token_bytes
     shape = CompletionShape(call.call_id, model, token_bytes)

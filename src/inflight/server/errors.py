@@ -15,6 +15,8 @@ from inflight.core.errors import InflightError, Reason, Rejected
 
 logger = logging.getLogger(__name__)
 
+RETRY_AFTER_S = 1.0  # what callers are asked to wait while an engine starts or drains
+
 _STATUS = {
     Reason.INVALID: 400,
     Reason.CONTEXT_LENGTH: 400,
@@ -27,7 +29,14 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 class RequestLost(InflightError):
-    """A request that had been accepted did not finish: its engine was lost, or it was ended from our side."""
+    """A request that had been accepted did not finish: its engine was lost, it failed, or we ended it.
+
+    ``retry_after_s`` is set where waiting may help.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +68,17 @@ def answer_to(error: Exception) -> ErrorAnswer:
         case RecursionError():
             return ErrorAnswer(400, "the request is nested too deeply", Reason.INVALID.value)
         case RequestLost():
-            return ErrorAnswer(503, str(error), "request_lost", None, {"Retry-After": "1"})
+            return ErrorAnswer(503, str(error), "request_lost", None, retry_after(error.retry_after_s))
         case HTTPException():
             code = _CODES.get(error.status_code, "http_error")
             return ErrorAnswer(error.status_code, str(error.detail), code, None, dict(error.headers or {}))
     logger.error("a request failed in a way that was not foreseen", exc_info=error)
     return ErrorAnswer(500, "the server failed to handle this request; the cause is in its log", "internal_error")
+
+
+def retry_after(seconds: float | None) -> dict[str, str]:
+    """The header that asks a caller to wait so long, in whole seconds from 1; no header for None."""
+    return {} if seconds is None else {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
 async def handle(request: Request, error: Exception) -> Response:
@@ -74,9 +88,7 @@ async def handle(request: Request, error: Exception) -> Response:
 
 def _answer_rejected(error: Rejected) -> ErrorAnswer:
     status = _STATUS[error.reason]
-    headers = {}
+    headers = retry_after(error.retry_after_s)
     if status == 413:
         headers["Connection"] = "close"  # what is left of the body is not read
-    if status == 503:
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or 1.0)))
     return ErrorAnswer(status, error.message, error.reason.value, error.param, headers)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from inflight.core.output import FinishReason
 from inflight.core.request import Request, RequestId, SamplingParams, TokenId
 from inflight.engine.client import EngineClient
-from inflight.engine.events import ChoiceDelta
+from inflight.engine.events import ChoiceDelta, State
 from inflight.metrics.prometheus import PrometheusMetrics
-from inflight.server.errors import RequestLost
+from inflight.server.errors import RETRY_AFTER_S, RequestLost
 from inflight.server.services import Services
 
 IndexedDelta = tuple[int, ChoiceDelta]  # the choice's index in the answer: all choices of the first prompt come first
@@ -82,7 +82,9 @@ async def run(client: EngineClient, call: Call, metrics: PrometheusMetrics) -> A
     async with aclosing(streams) as deltas:
         async for delta in deltas:
             if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-                raise RequestLost(delta.error or "the request was ended before it had finished")
+                # A row that failed alone would fail again; where the engine is restarted, waiting helps.
+                retry_after_s = RETRY_AFTER_S if client.health().state is State.RESTARTING else None
+                raise RequestLost(delta.error or "the request was ended before it had finished", retry_after_s)
             request_id, choice = delta.seq_id
             index, request = by_id[request_id]
             yield index * request.sampling.n + choice, delta

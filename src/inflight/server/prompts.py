@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from inflight.core.errors import Reason, Rejected
 from inflight.core.request import TokenId
+from inflight.engine.client import EngineClient
 from inflight.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -25,19 +26,29 @@ class PromptReader:
     tokenising megabytes takes many seconds.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, client: EngineClient) -> None:
         self.tokenizer = tokenizer
-        self.max_model_len = max_model_len
+        self._client = client
         self._max_token_bytes = max(len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size))
         self._thread = ThreadPoolExecutor(1, "tokenize")
 
     async def encode(self, prompt: str, add_special_tokens: bool) -> list[TokenId]:
         """The tokens of a text. Raises ``Rejected`` for one that is empty, or far too long."""
-        if not prompt:
+        (token_ids,) = await self.encode_all([prompt], add_special_tokens)
+        return token_ids
+
+    async def encode_all(self, prompts: Sequence[str | list[TokenId]], add_special_tokens: bool) -> list[list[TokenId]]:
+        """The tokens of the prompts of one call, short if all their texts together are. Raises as ``encode`` does."""
+        if "" in prompts:
             raise Rejected(Reason.INVALID, "the prompt is empty", "prompt")
-        if len(prompt) <= _SHORT_CHARS:
-            return self._encode(prompt, add_special_tokens)
-        return await self._on_thread(lambda: self._encode(prompt, add_special_tokens))
+
+        def encode() -> list[list[TokenId]]:
+            return [
+                self._encode(prompt, add_special_tokens) if isinstance(prompt, str) else prompt for prompt in prompts
+            ]
+
+        num_chars = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+        return encode() if num_chars <= _SHORT_CHARS else await self._on_thread(encode)
 
     async def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, add_special_tokens: bool
@@ -57,11 +68,12 @@ class PromptReader:
 
     def check_length(self, num_tokens: int, at_least: str = "") -> None:
         """Raise ``Rejected`` for a prompt that leaves no room for a new token: it need not travel to the engine."""
-        if num_tokens >= self.max_model_len:
+        max_model_len = self._client.info.max_model_len  # of the engine that runs now: a restart may change it
+        if num_tokens >= max_model_len:
             raise Rejected(
                 Reason.CONTEXT_LENGTH,
                 f"the prompt has {at_least}{num_tokens} tokens, and with a new one it is too long: a sequence can have "
-                f"{self.max_model_len} tokens here",
+                f"{max_model_len} tokens here",
                 "prompt",
             )
 

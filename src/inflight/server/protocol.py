@@ -20,19 +20,18 @@ from pydantic import (
     model_validator,
 )
 
-from inflight.core.request import SamplingParams, TokenId
+from inflight.core.request import MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingParams, TokenId
 from inflight.server.not_built import refuse_not_built
 
 MAX_PROMPTS = 128
 MAX_STOP_TOKEN_IDS = 1024
-_MAX_STOP_CHARS = 1024
 
 Int = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], FailFast()]
 StopStrings = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=_MAX_STOP_CHARS)]],
+    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
     FailFast(),
-    Field(max_length=64),
+    Field(max_length=MAX_STOP_STRINGS),
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
 ]
 

@@ -105,5 +105,8 @@ class _Server(uvicorn.Server):
 
 async def _log_periods(reporter: Reporter, interval_s: float) -> None:
     while True:
-        reporter.log_period(time.monotonic())
+        try:
+            reporter.log_period(time.monotonic())
+        except Exception:
+            logger.exception("a period could not be logged")
         await asyncio.sleep(interval_s)

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from inflight import __version__
 from inflight.engine.events import State
-from inflight.server.errors import ErrorAnswer
+from inflight.server.errors import RETRY_AFTER_S, ErrorAnswer, retry_after
 from inflight.server.services import Services, services
 
 
@@ -65,4 +65,5 @@ def _state(shared: Services, good: set[State]) -> Response:
     if now.state in good:
         return Response(f'{{"status":"{now.state}"}}', media_type="application/json")
     message = f"the engine is {now.state}" + (f": {now.reason}" if now.reason else "")
-    return ErrorAnswer(503, message, "engine_unavailable", None, {"Retry-After": "1"}).response()
+    headers = retry_after(None if now.state is State.FAILED else RETRY_AFTER_S)
+    return ErrorAnswer(503, message, "engine_unavailable", None, headers).response()
