@@ -42,7 +42,7 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
     cannot be loaded, ``ValueError`` if the configuration does not fit it, ``OSError`` if the step log cannot be
     written.
     """
-    from inflight.runtime.load import default_num_threads, load_executor
+    from inflight.runtime.load import load_executor
 
     executor = load_executor(files.path, config.runtime)
     capacity = executor.capacity
@@ -70,7 +70,7 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
         num_parameters=executor.model_config.num_parameters,
         weight_format=executor.model_config.weight_format,
         device=str(executor.device),
-        num_threads=config.runtime.num_threads or default_num_threads(),
+        num_threads=executor.num_threads,
         vocab_size=executor.model_config.vocab_size,
         max_model_len=max_model_len,
         max_num_seqs=limits.max_num_seqs,

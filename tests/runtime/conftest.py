@@ -6,8 +6,8 @@ from inflight.runtime.runner import TorchExecutor
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _two_threads() -> None:
-    torch.set_num_threads(2)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch_worlds import VOCAB_SIZE, Driver, load, make_llama, seq
 
 from inflight.core.request import SamplingParams
-from inflight.runtime.linear.dense import DenseLinear
+from inflight.runtime.linear import dense
 from inflight.runtime.runner import TorchExecutor
 
 NUM_SEQUENCES, NUM_NEW = 6, 6
@@ -31,7 +31,9 @@ def run_alone(executor: TorchExecutor, index: int) -> list[object]:
     return list(driver.sampled[seq(str(index))])
 
 
-@pytest.fixture(scope="module", params=["grouped float32", "multi_query float32", "grouped bfloat16"])
+@pytest.fixture(
+    scope="module", params=["grouped float32", "multi_query float32", "grouped bfloat16", "grouped float16"]
+)
 def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchExecutor:
     kind, dtype = request.param.split()
     folder = tmp_path_factory.mktemp("bits")
@@ -78,14 +80,16 @@ def test_block_size_changes_no_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(576, 960), (1536, 576), (48, 40), (33, 7)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("way", ["packed", "unpacked", "emulated"])
 def test_a_linear_row_keeps_its_bits_at_any_row_count_and_place(
-    shape: tuple[int, int], dtype: torch.dtype, pack: bool
+    shape: tuple[int, int], dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if way == "emulated":
+        monkeypatch.setattr(dense, "is_emulated", lambda dtype, device: True)
     random = torch.Generator().manual_seed(0)
     weight, bias = (torch.randn(size, generator=random).to(dtype) for size in (shape[::-1], shape[1:]))
-    linear = DenseLinear(weight, bias, pack=pack)
+    linear = dense.DenseLinear(weight, bias, pack=way == "packed")
     x = torch.randn(160, shape[0], generator=random).to(dtype)
     full = linear(x)
     for num_rows in (*range(1, 40), 63, 64, 65, 128, 129, 160):
@@ -93,5 +97,5 @@ def test_a_linear_row_keeps_its_bits_at_any_row_count_and_place(
     order = torch.randperm(160, generator=random)
     assert torch.equal(linear(x[order]), full[order])
     exact = torch.nn.functional.linear(x.double(), weight.double(), bias.double())
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
     assert (full.double() - exact).abs().max() <= tolerance * exact.abs().max()

@@ -1,21 +1,26 @@
 """Failures, memory and calibration: what the engine sees of the executor."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch_worlds import VOCAB_SIZE, Driver, greedy, load, make_llama, seq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_worlds import VOCAB_SIZE, Driver, greedy, knows, load, make_llama, seq
 
 from inflight.core.errors import InvariantViolation, StepFailed
 from inflight.core.output import NewSequence, ScheduledSequence, SchedulerOutput, StepResult
 from inflight.engine.executor import KVCapacity
-from inflight.runtime.calibrate import calibrate_num_batched_tokens
+from inflight.runtime import runner
+from inflight.runtime.calibrate import BUDGET_S, LANE, NUM_DECODES, calibrate_num_batched_tokens
 from inflight.runtime.config import GIB, RuntimeConfig
 from inflight.runtime.errors import InsufficientMemory
 from inflight.runtime.memory import plan_memory
 from inflight.runtime.models.base import ModelConfig
 from inflight.runtime.runner import TorchExecutor
+from inflight.runtime.sampler import SamplerRow, sample
 
 SMOLLM2 = ModelConfig(
     architecture="LlamaForCausalLM",
@@ -181,11 +186,13 @@ def test_settings_out_of_range_are_refused_by_name(settings: dict[str, Any]) -> 
 
 
 class PricedExecutor:
-    """A step costs a constant and so much for each token."""
+    """A step takes what ``price_s(step's number, its tokens)`` says; a negative price is a step that fails."""
 
-    def __init__(self, base_s: float, token_s: float, capacity: KVCapacity) -> None:
-        self.base_s, self.token_s, self.capacity = base_s, token_s, capacity
+    def __init__(self, price_s: Callable[[int, int], float], capacity: KVCapacity) -> None:
+        self.price_s, self.capacity = price_s, capacity
         self.live: set[Any] = set()
+        self.steps: list[SchedulerOutput] = []
+        self.durations_s: list[float] = []
 
     def execute(self, output: SchedulerOutput) -> StepResult:
         self.live = (self.live - set(output.finished)) | {new.seq_id for new in output.new}
@@ -193,7 +200,14 @@ class PricedExecutor:
             assert row.seq_id in self.live
             assert row.start + len(row.token_ids) <= len(row.block_table) * self.capacity.block_size
             assert max(row.block_table) < self.capacity.num_blocks
-        return StepResult(output.step, (), self.base_s + self.token_s * output.num_tokens)
+        duration_s = 0.0
+        if output.scheduled:
+            duration_s = self.price_s(len(self.steps), output.num_tokens)
+            if duration_s < 0:
+                raise StepFailed("no luck")
+            self.steps.append(output)
+            self.durations_s.append(duration_s)
+        return StepResult(output.step, (), duration_s)
 
     def close(self) -> None:
         """Nothing to release."""
@@ -213,16 +227,81 @@ class PricedExecutor:
 def test_calibration_finds_the_size_that_takes_the_time(
     base_s: float, token_s: float, capacity: KVCapacity, expected: int
 ) -> None:
-    executor = PricedExecutor(base_s, token_s, capacity)
+    executor = PricedExecutor(lambda _, num_tokens: base_s + token_s * num_tokens, capacity)
     tokens, why = calibrate_num_batched_tokens(executor)
     assert tokens == expected
     assert str(tokens) in why
     assert executor.live == set()
+    assert all(len(step.scheduled) == 1 + NUM_DECODES for step in executor.steps)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    durations_s=st.lists(st.one_of(st.floats(0.0, 0.2), st.floats(0.0, 20.0)), min_size=1, max_size=8),
+    num_blocks=st.integers(2, 300),
+    block_size=st.sampled_from([1, 4, 16]),
+)
+def test_calibration_under_a_busy_neighbour_ends_in_time(
+    durations_s: list[float], num_blocks: int, block_size: int
+) -> None:
+    """Steps take anything; no step starts once the budget is spent, and the answer is a legal one."""
+    executor = PricedExecutor(
+        lambda step, _: durations_s[step % len(durations_s)], KVCapacity(num_blocks, block_size, 1)
+    )
+    tokens, _ = calibrate_num_batched_tokens(executor)
+    assert tokens % 16 == 0
+    assert 32 <= tokens <= max(32, min(2048, (num_blocks - 1) * block_size))
+    assert sum(executor.durations_s[:-1]) < BUDGET_S
+    assert executor.live == set()
+
+
+def test_calibration_out_of_time_answers_with_what_it_knows() -> None:
+    slow_start = PricedExecutor(lambda *_: 7.0, KVCapacity(1000, 16, 1))
+    tokens, why = calibrate_num_batched_tokens(slow_start)
+    assert tokens == 32
+    assert "no time for more after 7.0 s" in why
+    assert len(slow_start.steps) == 1
+    for stalled_step, expected in ((4, 64), (5, 64), (6, 128)):  # two steps of each size, after the first of all
+        stalled = PricedExecutor(lambda step, _, at=stalled_step: 9.0 if step == at else 0.01, KVCapacity(1000, 16, 1))
+        assert calibrate_num_batched_tokens(stalled)[0] == expected
+        assert len(stalled.steps) == stalled_step + 1
+
+
+@pytest.mark.parametrize("failing", [0, 1, 4])
+def test_calibration_that_fails_ends_its_sequences(failing: int) -> None:
+    executor = PricedExecutor(lambda step, _: -1.0 if step == failing else 0.01, KVCapacity(1000, 16, 1))
+    with pytest.raises(StepFailed, match="no luck"):
+        calibrate_num_batched_tokens(executor)
+    assert executor.live == set()
 
 
 def test_calibration_leaves_nothing_in_a_real_executor(tiny: TorchExecutor) -> None:
-    before = tiny.num_sequences
     tokens, _ = calibrate_num_batched_tokens(tiny)
     assert tokens % 16 == 0
     assert 32 <= tokens <= 2048
-    assert tiny.num_sequences == before
+    assert not knows(tiny, (LANE, 0))
+
+
+def test_num_threads_is_what_torch_uses(tmp_path: Path) -> None:
+    make_llama(tmp_path)
+    try:
+        assert load(tmp_path, num_threads=2).num_threads == 2
+        assert load(tmp_path, num_threads=1).num_threads == 1
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_the_sampler_reads_the_tokens_without_a_copy(tiny: TorchExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[SamplerRow] = []
+
+    def look(logits: torch.Tensor, rows: list[SamplerRow]) -> list[Any]:
+        seen.extend(rows)
+        return sample(logits, rows)
+
+    monkeypatch.setattr(runner, "sample", look)
+    new = NewSequence(seq(), (5, 6, 7), greedy(), ())
+    several = ScheduledSequence(seq(), (5, 6, 7), 0, (0,), 2)  # a logit row in the midst of the tokens sees a part
+    tiny.execute(SchedulerOutput("main", 0, (several,), new=(new,)))
+    assert [row.token_ids for row in seen] == [[5, 6], [5, 6, 7]]
+    assert seen[1].token_ids is tiny._states[seq()].token_ids
+    tiny.execute(SchedulerOutput("main", 1, (), finished=(seq(),)))

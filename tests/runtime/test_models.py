@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch_worlds import VOCAB_SIZE, Driver, greedy, load, make_llama, seq
+from torch_worlds import VOCAB_SIZE, Driver, greedy, knows, load, make_llama, seq
 
-from inflight.core.output import NewSequence, ScheduledSequence
+import inflight.runtime.load
+from inflight.core.output import ScheduledSequence
 from inflight.runtime.attention.reference import ReferencePlan
 from inflight.runtime.batch import make_batch
+from inflight.runtime.config import DTYPES
 from inflight.runtime.errors import UnsupportedModel
-from inflight.runtime.load import open_checkpoint
+from inflight.runtime.linear import dense
+from inflight.runtime.load import TORCH_DTYPES, open_checkpoint
 from inflight.runtime.runner import TorchExecutor
 
 LLAMA3_SCALING = {
@@ -88,18 +91,58 @@ def test_sharded_checkpoint_loads_as_the_single_file_does(tmp_path: Path) -> Non
     assert torch.equal(logits_of(load(tmp_path / "one"), prompt), logits_of(load(sharded), prompt))
 
 
-def test_bfloat16_is_near_float32_and_takes_half(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kv_error", "error"), [("bfloat16", 0.05, 0.2), ("float16", 0.01, 0.02)])
+def test_half_the_bits_are_near_float32_and_take_half(tmp_path: Path, name: str, kv_error: float, error: float) -> None:
     make_llama(tmp_path, initializer_range=0.1)
     prompt = list(range(2, 60))
     exact, rounded, mixed = (
         load(tmp_path, dtype=dtype, kv_cache_dtype=kv)
-        for dtype, kv in (("float32", "auto"), ("bfloat16", "auto"), ("float32", "bfloat16"))
+        for dtype, kv in (("float32", "auto"), (name, "auto"), ("float32", name))
     )
     expected = logits_of(exact, prompt)
-    assert 0 < (logits_of(mixed, prompt) - expected).abs().max() < 0.05
-    assert 0 < (logits_of(rounded, prompt) - expected).abs().max() < 0.2
+    assert 0 < (logits_of(mixed, prompt) - expected).abs().max() < kv_error
+    assert 0 < (logits_of(rounded, prompt) - expected).abs().max() < error
     assert exact.capacity.bytes_per_block == 2 * rounded.capacity.bytes_per_block
     assert mixed.capacity.bytes_per_block == rounded.capacity.bytes_per_block
+
+
+def test_dtypes_go_by_all_their_names(tmp_path: Path) -> None:
+    assert set(DTYPES) == {"auto", *TORCH_DTYPES}
+    make_llama(tmp_path)
+    prompt = list(range(2, 20))
+    for name, other in (("half", "float16"), ("float", "float32"), ("auto", "float32")):
+        assert torch.equal(*(logits_of(load(tmp_path, dtype=n, kv_cache_dtype=n), prompt) for n in (name, other)))
+
+
+def test_emulated_float16_is_said_and_is_as_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_llama(tmp_path, initializer_range=0.1, attention_bias=True)
+    prompt = list(range(2, 60))
+    expected = logits_of(load(tmp_path, dtype="float32"), prompt)
+    for module in (dense, inflight.runtime.load):
+        monkeypatch.setattr(module, "is_emulated", lambda dtype, device: dtype == torch.float16)
+    emulated = load(tmp_path, dtype="float16")
+    assert any("float16 is emulated on this CPU" in note for note in emulated.notes)
+    assert not any("emulated" in note for note in load(tmp_path, dtype="float32").notes)
+    assert 0 < (logits_of(emulated, prompt) - expected).abs().max() < 0.02
+
+
+def test_numbers_beyond_float16_fail_their_row_alone(tmp_path: Path) -> None:
+    make_llama(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.embed_tokens.weight"][5] = 6e4  # float16 holds it, but not what the layers add to it
+    tensors["model.layers.0.self_attn.o_proj.weight"] *= 500.0
+    tensors["model.layers.0.self_attn.v_proj.weight"][:] = 1.0
+    save_file(tensors, tmp_path / "model.safetensors")
+    executor = load(tmp_path, dtype="float16")
+    driver = Driver(executor)
+    for name, prompt in (("good", [6, 7, 8]), ("beyond", [5, 5, 5])):
+        driver.add(seq(name), prompt, greedy())
+    result = driver.run({seq("good"): 3, seq("beyond"): 3})
+    assert [row.seq_id for row in result.sampled] == [seq("good")]
+    assert [row.seq_id for row in result.failed] == [seq("beyond")]
+    alone = Driver(executor)
+    alone.add(seq("alone"), [6, 7, 8], greedy())
+    assert alone.run({seq("alone"): 3}).sampled[0].tokens == result.sampled[0].tokens
 
 
 @pytest.mark.parametrize(
@@ -140,7 +183,6 @@ def test_state_starts_at_new_and_ends_at_finished(tiny: TorchExecutor) -> None:
     driver = Driver(tiny)
     driver.add(seq(), [5, 6, 7], greedy())
     driver.finish(3)
-    assert tiny.num_sequences == 1
-    assert isinstance(tiny._states[seq()].new, NewSequence)
+    assert knows(tiny, seq())
     driver.end()
-    assert tiny.num_sequences == 0
+    assert not knows(tiny, seq())

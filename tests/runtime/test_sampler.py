@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from inflight.core.output import NewSequence, SampledToken
 from inflight.core.request import SamplingParams
@@ -203,3 +204,141 @@ def test_logprobs_are_the_models_own() -> None:
     assert three == SampledToken(3, expected[3].item(), tuple((i, expected[i].item()) for i in (6, 0, 1)))
     [all_of_them] = draw(LOGITS, [row(logprobs=20)])
     assert len(all_of_them.top_logprobs) == len(LOGITS)
+
+
+EXTREMES: list[dict[str, Any]] = [
+    {"temperature": 1e-50},
+    {"temperature": 1e-40},
+    {"temperature": 5e-324},
+    {"temperature": 100.0},
+    {"repetition_penalty": 1e-40},
+    {"repetition_penalty": 5e-324},
+    {"repetition_penalty": 100.0},
+    {"repetition_penalty": 1e-40, "temperature": 1e-50},
+    {"repetition_penalty": 1e-50, "min_tokens": 9, "stop_token_ids": [6]},
+    {"logit_bias": {6: -100.0, 1: 100.0}},
+    {"logit_bias": dict.fromkeys(range(8), -100.0), "temperature": 1e-50},
+    {"presence_penalty": 2.0, "frequency_penalty": 2.0},
+    {"presence_penalty": -2.0, "frequency_penalty": -2.0, "repetition_penalty": 1e-40},
+    {"min_p": 1.0},
+    {"min_p": 5e-324},
+    {"top_p": 5e-324},
+    {"top_k": 1},
+    {"top_k": 2**31},
+]
+
+
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.1}], ids=str)
+@pytest.mark.parametrize("extreme", EXTREMES, ids=str)
+def test_legal_extremes_draw_a_token_and_leave_other_rows_alone(extreme: dict[str, Any], cut: dict[str, Any]) -> None:
+    neighbours = [row(seed=3, top_p=0.9), row([6, 1], [2, 2], temperature=0.0, presence_penalty=1.0), row(seed=4)]
+    bad = row([6, 1], [2, 6], **(cut | extreme))
+    first, middle, last = (draw(LOGITS, [one])[0] for one in neighbours)
+    results = draw(LOGITS, [neighbours[0], bad, neighbours[1], neighbours[2]])
+    assert [results[0], results[2], results[3]] == [first, middle, last]
+    assert isinstance(results[1], SampledToken)
+    if "min_tokens" in extreme:
+        assert results[1].token_id != 6
+
+
+@pytest.mark.parametrize("temperature", [1e-50, 1e-40, 1e-30, 1e-6])
+def test_temperatures_near_zero_are_greedy(temperature: float) -> None:
+    near = [1.0, 1.0 + 2**-20, -3.0, 0.5]
+    rows = [row(seed=seed, temperature=temperature, top_p=0.99) for seed in range(50)]
+    assert {token.token_id for token in draw([1e3 * x for x in near], rows)} == {1}
+    if temperature < 1e-6:
+        assert {token.token_id for token in draw(near, rows)} == {1}
+
+
+def test_the_likeliest_of_penalties_beyond_float32_wins() -> None:
+    best = [row([6, 1], repetition_penalty=1e-37, temperature=t, seed=s) for t in (0.0, 1.0) for s in range(9)]
+    assert {token.token_id for token in draw(LOGITS, best)} == {6}
+    beyond = [row([6, 1], repetition_penalty=1e-50, seed=s, top_k=5) for s in range(30)]
+    assert {token.token_id for token in draw([1e3 * x for x in LOGITS], beyond)} == {6, 1}  # equal: both overflow
+
+
+def test_a_row_that_cannot_be_adjusted_or_drawn_fails_alone() -> None:
+    outside = row(logit_bias={8: 1.0})  # the vocabulary ends at 7, which the engine checks and the sampler does not
+    undrawable = row(seed=None)
+    undrawable = SamplerRow(undrawable.sequence._replace(seq_id=("\ud800", 0)), undrawable.token_ids)
+    good = row(seed=5)
+    results = draw(LOGITS, [good, outside, undrawable, good])
+    assert results[0] == results[3] == draw(LOGITS, [good])[0]
+    assert isinstance(results[1], UnusableLogits)
+    assert isinstance(results[2], UnusableLogits)
+
+
+ANY_PARAMS = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.floats(0.0, 100.0) | st.sampled_from([5e-324, 1e-50, 1e-40, 1e-38]),
+        "top_p": st.floats(0.0, 1.0, exclude_min=True),
+        "top_k": st.integers(-1, 12) | st.just(2**31),
+        "min_p": st.floats(0.0, 1.0),
+        "presence_penalty": st.floats(-2.0, 2.0),
+        "frequency_penalty": st.floats(-2.0, 2.0),
+        "repetition_penalty": st.floats(0.0, 100.0, exclude_min=True) | st.sampled_from([5e-324, 1e-50, 1e-40]),
+        "logit_bias": st.lists(st.tuples(st.integers(0, 5), st.floats(-100.0, 100.0)), max_size=5),
+        "seed": st.none() | st.integers(-(2**63), 2**64 - 1),
+        "logprobs": st.none() | st.integers(0, 20),
+        "min_tokens": st.integers(0, 4),
+        "stop_token_ids": st.lists(st.integers(0, 5), max_size=6),
+        "ignore_eos": st.booleans(),
+    },
+)
+ANY_ROW = st.tuples(
+    ANY_PARAMS,
+    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    st.lists(st.integers(0, 5), max_size=4),
+    st.lists(st.floats(width=32) | st.floats(-20.0, 20.0, width=32), min_size=6, max_size=6),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(drawn=st.lists(ANY_ROW, min_size=1, max_size=4))
+def test_sampling_is_total_and_each_row_its_own(drawn: list[tuple[Any, ...]]) -> None:
+    """No legal parameters and no logits raise, and every row gets what it would get alone."""
+    rows = [row(prompt, output, eos=(0,), **params) for params, prompt, output, _ in drawn]
+    logits = torch.tensor([values for *_, values in drawn], dtype=torch.float32)
+    before = logits.clone()
+    results = sample(logits, rows)
+    assert torch.equal(logits.nan_to_num(7.0), before.nan_to_num(7.0))
+    assert len(results) == len(rows)
+    for index, result in enumerate(results):
+        [alone] = sample(logits[index : index + 1], rows[index : index + 1])
+        if isinstance(result, UnusableLogits):
+            assert str(alone) == str(result)
+            assert not logits[index].isfinite().all() or "forbidden" in str(result)
+        else:
+            assert result == alone
+            assert 0 <= result.token_id < 6
+
+
+class CopiesOf(TorchDispatchMode):
+    """Counts what makes another tensor of as many numbers as the logits have."""
+
+    def __init__(self, num_logits: int) -> None:
+        super().__init__()
+        self.num_logits, self.copies = num_logits, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func._schema.name in ("aten::clone", "aten::stack", "aten::cat", "aten::index"):
+            self.copies += result.numel() >= self.num_logits
+        return result
+
+
+def test_logits_are_copied_once_and_only_if_a_row_is_adjusted() -> None:
+    logits = torch.tensor([LOGITS] * 4)
+    plain = [row(temperature=0.0)] * 4
+    adjusted = [
+        *plain[:2],
+        row(logit_bias={3: 100.0}, temperature=0.0),
+        row([6], repetition_penalty=9.0, temperature=0.0),
+    ]
+    for rows, copies, tokens in ((plain, 0, [6, 6, 6, 6]), (adjusted, 1, [6, 6, 3, 0])):
+        with CopiesOf(logits.numel()) as counter:
+            results = sample(logits, rows)
+        assert [token.token_id for token in results] == tokens
+        assert counter.copies == copies
+    assert torch.equal(logits, torch.tensor([LOGITS] * 4))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import transformers
 
+from inflight.core.errors import InvariantViolation
 from inflight.core.output import NewSequence, SampledToken, ScheduledSequence, SchedulerOutput, StepResult
 from inflight.core.request import SamplingParams, SeqId
 from inflight.runtime.config import RuntimeConfig
@@ -43,7 +44,7 @@ def make_llama(folder: Path, seed: int = 0, **overrides: Any) -> transformers.Ll
 
 
 def load(path: Path, **settings: Any) -> TorchExecutor:
-    settings = {"num_threads": 2, "num_gpu_blocks_override": 256, "block_size": 4} | settings
+    settings = {"num_threads": 1, "num_gpu_blocks_override": 256, "block_size": 4} | settings
     return load_executor(path, RuntimeConfig(**settings))
 
 
@@ -104,3 +105,12 @@ class Driver:
 
 def greedy(**settings: Any) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=None, **settings)
+
+
+def knows(executor: TorchExecutor, seq_id: SeqId) -> bool:
+    """Whether the sequence's state is held: one that is not cannot be scheduled."""
+    try:
+        executor.execute(SchedulerOutput("main", 0, (ScheduledSequence(seq_id, (2,), 0, (0,), 0),)))
+    except InvariantViolation:
+        return False
+    return True

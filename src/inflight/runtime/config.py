@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 GIB = 2**30
-DTYPES = ("auto", "float32", "bfloat16")
+DTYPES = ("auto", "float32", "float", "bfloat16", "float16", "half")  # float is float32, half is float16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +13,8 @@ class RuntimeConfig:
     """Settings of one executor; names are those of ``vllm serve``. Raises ``ValueError`` for a value out of range."""
 
     dtype: str = field(
-        default="auto", metadata={"help": "weights and activations; auto is float32 on a CPU", "choices": DTYPES}
+        default="auto",
+        metadata={"help": "weights and activations; auto and float are float32, half is float16", "choices": DTYPES},
     )
     kv_cache_dtype: str = field(
         default="auto", metadata={"help": "the stored keys and values; auto is as dtype", "choices": DTYPES}

@@ -11,12 +11,19 @@ import torch
 from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.errors import InsufficientMemory, UnsupportedModel
 from inflight.runtime.kv.dense import DenseKV
+from inflight.runtime.linear.dense import is_emulated
 from inflight.runtime.memory import available_bytes, plan_memory
 from inflight.runtime.models.base import Checkpoint
 from inflight.runtime.models.registry import load_model
 from inflight.runtime.runner import TorchExecutor
 
-TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TORCH_DTYPES = {
+    "float32": torch.float32,
+    "float": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "half": torch.float16,
+}
 
 
 def default_num_threads() -> int:
@@ -62,4 +69,10 @@ def load_executor(path: Path, config: RuntimeConfig) -> TorchExecutor:
             )
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise InsufficientMemory(f"the model does not fit: {error}; {'; '.join(memory.notes)}") from error
-    return TorchExecutor(model, model_config, kv, device, memory.notes)
+    notes = memory.notes
+    if is_emulated(dtype, device):
+        name = str(dtype).removeprefix("torch.")
+        notes += (
+            f"{name} is emulated on this CPU: weights take half the memory, but steps are slower than in float32",
+        )
+    return TorchExecutor(model, model_config, kv, device, notes)

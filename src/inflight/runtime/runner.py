@@ -36,7 +36,11 @@ class _SequenceState:
 
 
 class TorchExecutor:
-    """See ``Executor``. ``model_config`` holds the model's facts, ``notes`` lines for people about its memory."""
+    """See ``Executor``.
+
+    ``model_config`` holds the model's facts, ``num_threads`` is how many a forward pass uses, ``notes`` are lines for
+    people about memory and speed.
+    """
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class TorchExecutor:
         self.capacity = KVCapacity(kv.num_blocks, kv.block_size, kv.bytes_per_block)
         self.model_config = model_config
         self.device = device
+        self.num_threads = torch.get_num_threads()
         self.notes = notes
         self._model: Model | None = model
         self._kv: KVStore | None = kv
@@ -76,11 +81,6 @@ class TorchExecutor:
         self._model = self._kv = None
         self._states.clear()
 
-    @property
-    def num_sequences(self) -> int:
-        """Sequences whose state is held."""
-        return len(self._states)
-
     def _take_tokens(self, row: ScheduledSequence) -> None:
         state = self._states.get(row.seq_id)
         if state is None or row.start > len(state.token_ids):
@@ -100,7 +100,8 @@ class TorchExecutor:
             state = self._states[row.seq_id]
             end = row.start + len(row.token_ids)
             for known in range(end - row.num_logits + 1, end + 1):
-                yield SamplerRow(state.new, state.token_ids[:known])
+                all_known = known == len(state.token_ids)  # almost always: no copy then
+                yield SamplerRow(state.new, state.token_ids if all_known else state.token_ids[:known])
 
 
 def _by_row(

@@ -22,6 +22,8 @@ from inflight.core.request import TokenId
 from inflight.runtime.draw import uniform
 
 FIRST_CANDIDATES = 1024  # top_p looks at so many likely tokens before it sorts the whole vocabulary
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+ROW_ERRORS = (ArithmeticError, IndexError, RuntimeError, ValueError)  # of one row; the others go on
 
 FloatArray = NDArray[np.float32]
 
@@ -39,56 +41,85 @@ class UnusableLogits(Exception):
 
 
 def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> list[SampledToken | UnusableLogits]:
-    """Draw one token for each row of ``logits`` ``[len(rows), vocab_size]`` float32, which is left unchanged."""
-    usable = logits.isfinite().all(-1).tolist()
-    adjusted = [_adjust(logits[i], row) if usable[i] else logits[i] for i, row in enumerate(rows)]
-    results: list[SampledToken | UnusableLogits] = [UnusableLogits("the model's logits are not finite")] * len(rows)
-    alive = [i for i in range(len(rows)) if usable[i]]
-    if not alive:
-        return results
-    best = torch.stack([adjusted[i] for i in alive]).max(-1)
+    """Draw one token for each row of ``logits`` ``[len(rows), vocab_size]`` float32, which is left unchanged.
+
+    What goes wrong with one row is that row's result, never an exception.
+    """
+    failed = {
+        i: UnusableLogits("the model's logits are not finite")
+        for i, finite in enumerate(logits.isfinite().all(-1).tolist())
+        if not finite
+    }
+    adjusting = [i for i, row in enumerate(rows) if i not in failed and _adjusts(row)]
+    adjusted = logits.clone() if adjusting else logits
+    for i in adjusting:
+        try:
+            _adjust(adjusted[i], rows[i])
+        except ROW_ERRORS as error:
+            failed[i] = UnusableLogits(f"cannot adjust the logits: {error}")
+    best = adjusted.max(-1)
     drawn: dict[int, TokenId] = {}
     random: list[int] = []
-    for i, value, token_id in zip(alive, best.values.tolist(), best.indices.tolist(), strict=True):
-        if value == -math.inf:
-            results[i] = UnusableLogits("every token is forbidden")
+    for i, (value, token_id) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+        if i in failed:
+            continue
+        if not math.isfinite(value):
+            failed[i] = UnusableLogits("every token is forbidden")
         elif rows[i].sequence.sampling.greedy:
             drawn[i] = token_id
         else:
             random.append(i)
     if random:
-        scaled = torch.stack([adjusted[i] for i in random])
-        scaled = scaled - scaled.max(-1, keepdim=True).values  # so that a tiny temperature cannot overflow
-        scaled = scaled / scaled.new_tensor([[rows[i].sequence.sampling.temperature] for i in random])
-        for i, probs in zip(random, torch.softmax(scaled, -1).cpu().numpy(), strict=True):
-            drawn[i] = _draw(probs, rows[i])
-    for token, i in zip(_with_logprobs(logits, rows, drawn), drawn, strict=True):
-        results[i] = token
-    return results
+        for i, probs in zip(random, _probabilities(adjusted, best.values, rows, random), strict=True):
+            try:
+                drawn[i] = _draw(probs, rows[i])
+            except ROW_ERRORS as error:
+                failed[i] = UnusableLogits(f"cannot draw a token: {error}")
+    results: dict[int, SampledToken | UnusableLogits] = dict(failed)
+    results.update(zip(drawn, _with_logprobs(logits, rows, drawn), strict=True))
+    return [results[i] for i in range(len(rows))]
 
 
-def _adjust(logits: Tensor, row: SamplerRow) -> Tensor:
-    """Bias, forbidden end tokens and penalties; the row itself where none applies."""
+def _probabilities(adjusted: Tensor, best: Tensor, rows: Sequence[SamplerRow], random: Sequence[int]) -> FloatArray:
+    """The softmax of the rows in ``random``, each at its temperature: ``[len(random), vocab_size]``."""
+    temperatures = adjusted.new_tensor([[rows[i].sequence.sampling.temperature] for i in random])
+    scaled = adjusted[random]
+    # The best token is 0 and stays so however small the temperature is; one that float32 cannot hold must not be 0.
+    scaled.sub_(best[random, None]).div_(temperatures.clamp_(min=SMALLEST))
+    return np.asarray(torch.softmax(scaled, -1).cpu().numpy())
+
+
+def _adjusts(row: SamplerRow) -> bool:
+    """Whether ``_adjust`` has anything to do."""
+    sampling = row.sequence.sampling
+    return (
+        bool(sampling.logit_bias or sampling.presence_penalty or sampling.frequency_penalty)
+        or sampling.repetition_penalty != 1.0
+        or len(row.token_ids) - len(row.sequence.prompt_token_ids) < sampling.min_tokens
+    )
+
+
+def _adjust(logits: Tensor, row: SamplerRow) -> None:
+    """Bias, forbidden end tokens and penalties, in place on one row ``[vocab_size]``."""
     sampling, vocab_size = row.sequence.sampling, logits.shape[0]
     num_prompt_tokens = len(row.sequence.prompt_token_ids)
-    adjusted = logits
     if sampling.logit_bias:
         biased, bias = zip(*sampling.logit_bias, strict=True)
-        adjusted = adjusted.index_add(0, _ids(biased, logits), logits.new_tensor(bias))
+        logits.index_add_(0, _ids(biased, logits), logits.new_tensor(bias))
     if len(row.token_ids) - num_prompt_tokens < sampling.min_tokens:
         ends = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(row.sequence.eos_token_ids))
         forbidden = [token_id for token_id in ends if 0 <= token_id < vocab_size]
-        adjusted = adjusted.index_fill(0, _ids(forbidden, logits), -math.inf)
+        logits.index_fill_(0, _ids(forbidden, logits), -math.inf)
     if sampling.repetition_penalty != 1.0:
         seen = _ids(np.unique(row.token_ids), logits)
-        values = adjusted[seen]
-        factor = sampling.repetition_penalty
-        adjusted = adjusted.index_copy(0, seen, torch.where(values > 0, values / factor, values * factor))
+        values = logits[seen]
+        factor = max(sampling.repetition_penalty, SMALLEST)  # 0 in float32 would make NaN of a forbidden token
+        penalised = torch.where(values > 0, values / factor, values * factor)
+        logits.index_copy_(0, seen, penalised.clamp_(max=LARGEST))
     if (sampling.presence_penalty or sampling.frequency_penalty) and len(row.token_ids) > num_prompt_tokens:
         token_ids, counts = np.unique(row.token_ids[num_prompt_tokens:], return_counts=True)
         penalty = sampling.presence_penalty + sampling.frequency_penalty * logits.new_tensor(counts)
-        adjusted = adjusted.index_add(0, _ids(token_ids, logits), -penalty)
-    return adjusted
+        logits.index_add_(0, _ids(token_ids, logits), -penalty)
 
 
 def _ids(token_ids: Sequence[TokenId] | NDArray[np.int64], like: Tensor) -> Tensor:

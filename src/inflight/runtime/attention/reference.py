@@ -33,8 +33,6 @@ MIN_PRODUCTS = 2
 SHARED_FROM_TILES = 8  # from so many query tiles on, a chunk reads each key tile once for all of them
 GATHER_BYTES = 16 * 2**20  # bound on the key tiles that are copied at once
 
-IntArray = np.ndarray[Any, np.dtype[np.int64]]
-
 
 @dataclass(frozen=True, slots=True)
 class _Fold:

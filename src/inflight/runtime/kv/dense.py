@@ -1,4 +1,4 @@
-"""KV stored as plain numbers, float32 or bfloat16."""
+"""KV stored as plain numbers: float32, bfloat16 or float16."""
 
 from __future__ import annotations
 
