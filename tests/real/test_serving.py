@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import httpx
+import msgspec
 import pytest
 
 from inflight.engine.recorder import Added, Scheduled, Updated, read_step_log
+from inflight.schedulers.config import ContinuousConfig
+from inflight.schedulers.continuous import ContinuousScheduler
+from inflight.sim.replay import replay
 from real.serving import Phases, Server, serving
 from server.hostile import hostile_requests
 
@@ -174,3 +178,24 @@ def test_1000_hostile_requests_beside_50_good_ones(server, capsys):
     assert [status for status in statuses if isinstance(status, int) and status >= 500 and status != 503] == []
     assert health.status_code == 200
     assert health.json().get("num_restarts", 0) == 0
+
+
+def test_all_that_was_decided_is_decided_again(server, capsys):
+    """The twin of a real run: whatever the tests before this one did to the server."""
+
+    async def main():
+        async with server.http() as http:
+            await whole(server.openai(), 3)
+            await server.idle(http)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    started, *log = read_step_log(server.step_log)
+    scheduler = ContinuousScheduler(ContinuousConfig(**started.config), started.num_blocks, started.block_size)
+    num_steps = 0
+    for decision in replay(log, scheduler):
+        assert msgspec.json.encode(decision.replayed) == msgspec.json.encode(decision.recorded)
+        num_steps += 1
+    with capsys.disabled():
+        print(f"\n  {num_steps} steps of a real run decided again, byte for byte")
+    assert num_steps == sum(isinstance(line, Scheduled) for line in log) > 0
+    scheduler.check()
