@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight.config import EngineConfig
@@ -54,7 +55,7 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
     recent = RecentSteps()
     collector = Collector(keep_prompts)
     observers: list[Observer] = [collector, Recorder(recent.write)]
-    step_log = StepLog(config.step_log) if config.step_log is not None else None
+    step_log = StepLog(Path(config.step_log)) if config.step_log is not None else None
     if step_log is not None:
         step_log.write(Started("continuous", asdict(limits), capacity.num_blocks, capacity.block_size))
         observers.append(Recorder(step_log.write))

@@ -123,7 +123,11 @@ class LLM:
     def _requests(
         self, prompts: Sequence[_ReadPrompt], sampling: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[Request]:
-        each = [sampling or SamplingParams()] * len(prompts) if not isinstance(sampling, Sequence) else list(sampling)
+        shared = SamplingParams() if sampling is None else sampling
+        each = list(shared) if isinstance(shared, Sequence) else [shared] * len(prompts)
+        for params in each:
+            if not isinstance(params, SamplingParams):
+                raise TypeError(f"sampling_params must be SamplingParams, got {params!r}")
         if len(each) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(each)} sampling_params")
         requests = []
@@ -191,7 +195,10 @@ class LLM:
                 with _interrupt_held(), engine.recent.saved_if_broken():
                     deltas = core.step()
                     engine.collector.drain()  # nobody asks for them here, and they would pile up
-                yield from deltas
+                for delta in deltas:
+                    yield delta
+                    if self._engine is None:
+                        raise RuntimeError("this LLM was closed while it generated")
         except InvariantViolation:
             self.close()  # its bookkeeping cannot be trusted any more
             raise

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inflight import LLM, SamplingParams
@@ -271,3 +272,22 @@ def test_a_broken_invariant_closes_the_llm_and_names_the_last_steps(
 def test_the_measured_step_leaves_room_for_prompts_beside_every_seat(tiny_model: str) -> None:
     with LLM(tiny_model, num_threads=1, max_num_seqs=3000, num_gpu_blocks_override=64) as llm:
         assert llm.info.max_num_batched_tokens == 3000 + llm.info.block_size  # 2048 is the most that is measured
+
+
+def test_an_llm_that_is_closed_while_it_streams_says_so(tiny_model: str) -> None:
+    llm = LLM(tiny_model, num_threads=1, max_num_batched_tokens=64)
+    stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=50, ignore_eos=True))
+    next(stream)
+    llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        next(stream)
+
+
+def test_wrong_sampling_params_are_named_and_a_step_log_may_be_text(tiny_model: str, tmp_path: Path) -> None:
+    with LLM(tiny_model, num_threads=1, max_num_batched_tokens=64, step_log=str(tmp_path / "log")) as llm:
+        for wrong in ({"max_tokens": 3}, {}, "greedy", 3):
+            with pytest.raises(TypeError, match="SamplingParams"):
+                llm.generate([1, 2], wrong, use_tqdm=False)  # type: ignore[arg-type]
+        llm.generate({"prompt_token_ids": np.array([1, 2])}, GREEDY, use_tqdm=False)
+    started, *_ = read_step_log(tmp_path / "log")
+    assert started.num_blocks == llm.info.num_blocks

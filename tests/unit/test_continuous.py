@@ -145,6 +145,9 @@ def test_a_step_must_be_answered_before_the_next():
     ("wrong", "says"),
     [
         ({"max_num_seqs": 0}, "at least 1"),
+        ({"max_num_seqs": 2.5}, "whole number"),
+        ({"max_num_seqs": None}, "whole number"),
+        ({"max_model_len": None}, "decided"),
         ({"max_num_seqs": 32, "max_num_batched_tokens": 16}, "every running sequence"),
         ({"enable_chunked_prefill": False, "max_num_batched_tokens": 63}, "one step"),
         ({"scheduling_policy": "lifo"}, "lifo"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from inflight.core.errors import Reason, Rejected
@@ -34,6 +35,16 @@ from inflight.core.request import Request, SamplingParams
         ("stop", ""),
         ("stop", ["x"] * 65),
         ("stop", "x" * 1025),
+        ("stop", [b"ab"]),
+        ("n", 1.5),
+        ("n", True),
+        ("seed", 1.5),
+        ("max_tokens", "4"),
+        ("temperature", "hot"),
+        ("stop_token_ids", "ab"),
+        ("stop_token_ids", [1.5]),
+        ("logit_bias", {"a": 1.0}),
+        ("logit_bias", {1: "a"}),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field, value):
@@ -65,3 +76,15 @@ def test_an_empty_prompt_and_a_token_outside_of_the_vocabulary_are_refused():
         request = Request(request_id="one", prompt_token_ids=prompt, sampling=SamplingParams(**options))
         with pytest.raises(Rejected, match=r"vocabulary is \[0, 10\)"):
             request.check_token_ids(10)
+
+
+def test_numpy_numbers_become_plain_ones():
+    params = SamplingParams(
+        seed=np.int64(3), temperature=np.float32(0.5), stop_token_ids=np.array([1, 2]), n=np.int8(2)
+    )
+    request = Request(request_id="one", prompt_token_ids=np.array([4, 5]), sampling=params)
+    for value in (params.seed, params.n, *params.stop_token_ids, *request.prompt_token_ids):
+        assert type(value) is int
+    assert type(params.temperature) is float
+    with pytest.raises(Rejected, match="whole numbers"):
+        Request(request_id="one", prompt_token_ids=[1.5], sampling=params)

@@ -5,8 +5,11 @@ Names, defaults and ranges are those of vLLM's ``SamplingParams`` and of the Ope
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 from inflight.core.errors import Reason, Rejected
 
@@ -22,12 +25,52 @@ MAX_SEED = 2**64 - 1
 PRIORITY_LIMIT = 2**31
 
 
+class _Range(NamedTuple):
+    """The numbers that a field takes."""
+
+    kind: type
+    low: float
+    high: float
+    low_open: bool = False
+
+    def number(self, name: str, value: Any) -> Any:
+        """``value`` as a plain number. Raises ``Rejected``, naming the field, if it is none or out of range."""
+        if isinstance(value, bool) or not isinstance(value, Integral if self.kind is int else Real):
+            what = "a whole number" if self.kind is int else "a number"
+            raise Rejected(Reason.INVALID, f"{name} must be {what}, got {value!r}", name)
+        number: Any = value  # an integer is compared as it is: it may be too large for a float
+        # Written so that NaN, which compares false with everything, is refused.
+        if not (self.low <= number <= self.high and not (self.low_open and number == self.low)):
+            bracket = "(" if self.low_open else "["
+            raise Rejected(Reason.INVALID, f"{name} must be in {bracket}{self.low}, {self.high}], got {value}", name)
+        return self.kind(value)
+
+
+_RANGES = {
+    "n": _Range(int, 1, MAX_CHOICES),
+    "temperature": _Range(float, 0.0, 100.0),
+    "top_p": _Range(float, 0.0, 1.0, low_open=True),
+    "top_k": _Range(int, 0, 2**31),
+    "min_p": _Range(float, 0.0, 1.0),
+    "presence_penalty": _Range(float, -2.0, 2.0),
+    "frequency_penalty": _Range(float, -2.0, 2.0),
+    "repetition_penalty": _Range(float, 0.0, 100.0, low_open=True),
+    "seed": _Range(int, -(2**63), MAX_SEED),
+    "logprobs": _Range(int, 0, MAX_TOP_LOGPROBS),
+    "max_tokens": _Range(int, 1, 2**31),
+    "min_tokens": _Range(int, 0, 2**31),
+}
+_OPTIONAL = ("seed", "logprobs", "max_tokens")
+_BIAS = _Range(float, -100.0, 100.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How each next token is drawn, and when a sequence ends.
 
-    Lists are accepted where tuples are declared, and a mapping for ``logit_bias``; all are frozen here.
-    Raises ``Rejected`` (reason ``INVALID``, with the field's name as ``param``) for a value out of range.
+    Lists are accepted where tuples are declared, a mapping for ``logit_bias``, and numpy's numbers; all become plain
+    and frozen here. Raises ``Rejected`` (reason ``INVALID``, with the field's name as ``param``) for a value of a wrong
+    type or out of range.
     """
 
     n: int = 1
@@ -52,28 +95,22 @@ class SamplingParams:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
-        put(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        bias = self.logit_bias or ()
-        put(self, "logit_bias", tuple(sorted(bias.items() if isinstance(bias, Mapping) else bias)))
+        put(
+            self,
+            "stop_token_ids",
+            _token_ids("stop_token_ids", self.stop_token_ids),
+        )
+        put(self, "logit_bias", _bias(self.logit_bias or ()))
         put(self, "top_k", 0 if self.top_k == -1 else self.top_k)
-        _in_range("n", self.n, 1, MAX_CHOICES)
-        _in_range("temperature", self.temperature, 0.0, 100.0)
-        _in_range("top_p", self.top_p, 0.0, 1.0, low_open=True)
-        _in_range("top_k", self.top_k, 0, 2**31)
-        _in_range("min_p", self.min_p, 0.0, 1.0)
-        _in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _in_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
-        for _, bias_value in self.logit_bias:
-            _in_range("logit_bias", bias_value, -100.0, 100.0)
-        if self.seed is not None:
-            _in_range("seed", self.seed, -(2**63), MAX_SEED)
-        if self.logprobs is not None:
-            _in_range("logprobs", self.logprobs, 0, MAX_TOP_LOGPROBS)
-        if self.max_tokens is not None:
-            _in_range("max_tokens", self.max_tokens, 1, 2**31)
-        _in_range("min_tokens", self.min_tokens, 0, 2**31 if self.max_tokens is None else self.max_tokens)
-        if len(self.stop) > MAX_STOP_STRINGS or any(not 0 < len(text) <= MAX_STOP_CHARS for text in self.stop):
+        for name, allowed in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                put(self, name, allowed.number(name, value))
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise Rejected(
+                Reason.INVALID, f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}", "min_tokens"
+            )
+        if len(self.stop) > MAX_STOP_STRINGS or not all(_is_stop(text) for text in self.stop):
             raise Rejected(
                 Reason.INVALID,
                 f"stop takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_CHARS} characters",
@@ -102,10 +139,10 @@ class Request:
     arrival_s: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prompt_token_ids", tuple(self.prompt_token_ids))
+        object.__setattr__(self, "prompt_token_ids", _token_ids("prompt", self.prompt_token_ids))
         if not self.prompt_token_ids:
             raise Rejected(Reason.INVALID, "the prompt is empty: it has no tokens", "prompt")
-        _in_range("priority", self.priority, -PRIORITY_LIMIT, PRIORITY_LIMIT - 1)
+        _Range(int, -PRIORITY_LIMIT, PRIORITY_LIMIT - 1).number("priority", self.priority)
 
     def check_token_ids(self, vocab_size: int) -> None:
         """Raise ``Rejected`` if any token id of the request lies outside ``[0, vocab_size)``."""
@@ -114,11 +151,22 @@ class Request:
         _in_vocab("logit_bias", [token_id for token_id, _ in self.sampling.logit_bias], vocab_size)
 
 
-def _in_range(name: str, value: float, low: float, high: float, low_open: bool = False) -> None:
-    # Written so that NaN, which compares false with everything, is refused.
-    if not (low <= value <= high and not (low_open and value == low)):
-        bracket = "(" if low_open else "["
-        raise Rejected(Reason.INVALID, f"{name} must be in {bracket}{low}, {high}], got {value}", name)
+def _token_ids(name: str, token_ids: Iterable[TokenId] | None) -> tuple[TokenId, ...]:
+    try:
+        return tuple(map(operator.index, () if token_ids is None else token_ids))
+    except TypeError as error:
+        raise Rejected(Reason.INVALID, f"{name} must be token ids, which are whole numbers: {error}", name) from None
+
+
+def _bias(bias: Mapping[TokenId, float] | Iterable[tuple[TokenId, float]]) -> tuple[tuple[TokenId, float], ...]:
+    pairs = tuple(bias.items() if isinstance(bias, Mapping) else bias)
+    token_ids = _token_ids("logit_bias", [token_id for token_id, _ in pairs])
+    values = [_BIAS.number("logit_bias", value) for _, value in pairs]
+    return tuple(sorted(zip(token_ids, values, strict=True)))
+
+
+def _is_stop(text: str) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= MAX_STOP_CHARS
 
 
 def _in_vocab(name: str, token_ids: Sequence[TokenId], vocab_size: int) -> None:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from inflight.core.errors import Rejected, StepFailed
+from inflight.core.errors import InvariantViolation, Rejected, StepFailed
 from inflight.core.lifecycle import Status
 from inflight.core.observer import Observer
 from inflight.core.output import Idle, LaneId, SchedulerOutput, SchedulerStats, StepResult, Stop, TokenEvent
@@ -87,9 +87,11 @@ class EngineCore:
         """Run a step on its lane's executor; may be called on a thread of its own."""
         try:
             return self._executors[output.lane].execute(output)
-        except StepFailed as failure:
+        except InvariantViolation:
+            raise
+        except Exception as error:  # whatever it was, it is this step's: its rows are tried again, one by one
             logger.exception("step %d failed", output.step)
-            return failure
+            return error if isinstance(error, StepFailed) else StepFailed(f"{type(error).__name__}: {error}")
 
     def finish(self, output: SchedulerOutput, result: StepResult | StepFailed) -> list[ChoiceDelta]:
         """Detokenise, look for stop strings, update the scheduler, and say what callers get."""

@@ -20,8 +20,9 @@ class KVCapacity:
 class Executor(Protocol):
     """Runs steps, one at a time.
 
-    Its per-sequence state starts at ``output.new`` and ends at ``output.finished`` (or ``close``); the tokens of a
-    sequence are those that were scheduled, so a step that failed can be run again. It reads and writes KV through
+    Its per-sequence state starts at ``output.new`` and ends at ``output.finished`` (or ``close``), both taken in before
+    anything of the step can fail; the tokens of a sequence are those that were scheduled, so a step that failed can be
+    run again. It reads and writes KV through
     the block tables only.
     """
 

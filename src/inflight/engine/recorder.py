@@ -6,6 +6,7 @@ kept in memory, and saved to a file that only its owner can read if one of our i
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections import deque
@@ -64,6 +65,7 @@ class Updated(msgspec.Struct, tag="update", tag_field="event", frozen=True):
     events: tuple[TokenEvent, ...]
 
 
+logger = logging.getLogger(__name__)
 Line = Started | Added | Aborted | Scheduled | Updated
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Line)
@@ -110,22 +112,33 @@ class Recorder:
 
 
 class StepLog:
-    """A file of lines; each is handed to the system before the next step starts. Raises ``OSError``.
+    """A file of lines; each is handed to the system before the next step starts.
 
     An existing file is continued: every start of an engine begins with a ``Started`` line of its own. A last line
-    that was cut short, by an engine that was killed, is removed.
+    that was cut short, by an engine that was killed, is removed. Raises ``OSError``, naming the file, if it cannot be
+    opened; if it cannot be written later (a full disk), the log ends there and the engine goes on.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file: BinaryIO = path.open("a+b", buffering=0)
-        _cut_unfinished_line(self._file)
+        self._path = path
+        try:
+            self._file: BinaryIO = path.open("a+b", buffering=0)
+            _cut_unfinished_line(self._file)
+        except OSError as error:
+            raise OSError(f"the step log {path} cannot be opened: {error.strerror}") from error
 
     def write(self, line: Line) -> None:
         """Append a line."""
-        self._file.write(_encoder.encode(line) + b"\n")
+        if self._file.closed:
+            return
+        try:
+            self._file.write(_encoder.encode(line) + b"\n")
+        except OSError as error:
+            logger.error("the step log %s ends here: %s", self._path, error)
+            self.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; what is written afterwards is dropped."""
         self._file.close()
 
 
@@ -136,7 +149,9 @@ def _cut_unfinished_line(file: BinaryIO) -> None:
         num_bytes = min(size, max(4096, 2 * num_bytes))
         file.seek(size - num_bytes)
         tail = file.read(num_bytes)
-    file.truncate(size - num_bytes + tail.rfind(b"\n") + 1)
+    num_whole_bytes = size - num_bytes + tail.rfind(b"\n") + 1
+    if num_whole_bytes < size:
+        file.truncate(num_whole_bytes)
 
 
 class RecentSteps:
@@ -161,7 +176,9 @@ class RecentSteps:
         """Write the lines to a new file that only its owner can read, and return where it is."""
         descriptor, name = tempfile.mkstemp(prefix="inflight-last-steps-", suffix=".jsonl")
         with os.fdopen(descriptor, "wb") as file:
-            file.writelines(_encoder.encode(line) + b"\n" for line in self._lines)
+            # Whatever is wrong with a line must not hide what is wrong with the engine.
+            encoder = msgspec.json.Encoder(enc_hook=repr)
+            file.writelines(encoder.encode(line) + b"\n" for line in self._lines)
         return Path(name)
 
 

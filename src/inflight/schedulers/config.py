@@ -42,8 +42,10 @@ class ContinuousConfig:
         num_batched, max_len = self.max_num_batched_tokens, self.max_model_len
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_num_waiting_seqs"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            if value is None and name != "max_num_seqs":
+                continue
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
         if num_batched is not None and num_batched < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens ({num_batched}) must be at least max_num_seqs ({self.max_num_seqs}): every "
