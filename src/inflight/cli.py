@@ -25,10 +25,26 @@ EXIT_INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 if it could not be done, 2 if it was asked for wrongly."""
+    try:
+        return _run(sys.argv[1:] if argv is None else list(argv))
+    except (ValueError, Rejected) as error:
+        return _complain(error, EXIT_USAGE)
+    except BrokenPipeError:
+        # The reader has had enough. What is left in the buffer goes nowhere, or the interpreter would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except (InflightError, OSError) as error:
+        return _complain(error, EXIT_FAILED)
+    except KeyboardInterrupt:  # also while a command's modules are imported, which takes a while
+        return EXIT_INTERRUPTED
+
+
+def _run(argv: list[str]) -> int:
+    if sys.stderr is None:  # closed by the caller: what is said there goes nowhere
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, open until the end
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # text is UTF-8 whatever the locale, and never an error
             stream.reconfigure(encoding="utf-8", errors="replace")
-    argv = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(prog="inflight", description="A language-model server whose subject is batching.")
     parser.add_argument("--version", action="version", version=f"inflight {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -40,18 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             command = importlib.import_module(f"inflight.commands.{name}")
             command.add_flags(subparser)
     args = parser.parse_args(argv)
-    try:
-        exit_code: int = command.run(args)
-    except (ValueError, Rejected) as error:
-        return _complain(error, EXIT_USAGE)
-    except BrokenPipeError:
-        # The reader has had enough. What is left in the buffer goes nowhere, or the interpreter would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
-    except (InflightError, OSError) as error:
-        return _complain(error, EXIT_FAILED)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    exit_code: int = command.run(args)
     return exit_code
 
 

@@ -54,6 +54,42 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert named in error
 
 
+@pytest.mark.parametrize(
+    ("argv", "closed"),
+    [
+        (["generate", "hi"], "stdout"),
+        (["generate", "-"], "stdin"),
+        (["chat"], "stdin"),
+        (["chat"], "stdout"),
+    ],
+    ids=str,
+)
+def test_a_closed_stream_that_is_needed_is_one_line(argv: list[str], closed: str) -> None:
+    fd = ("stdin", "stdout").index(closed)
+    command = f'exec "$0" -m inflight.cli "$@" {fd}>&-'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, *argv], input="", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"inflight: {closed} is closed\n")
+
+
+def test_a_closed_stderr_changes_nothing_but_what_is_seen() -> None:
+    command = 'exec "$0" -m inflight.cli pull /nowhere/model.gguf 2>&-'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+def test_ctrl_c_while_modules_are_imported_is_quiet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inflight.cli.importlib.import_module", interrupted)
+    assert main(["serve"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("imports", ["inflight", "inflight.cli", "inflight.commands.serve"])
 def test_torch_is_imported_where_a_model_runs_and_nowhere_else(imports: str) -> None:
     code = f"import {imports}, inflight, sys; inflight.SamplingParams(); print('torch' in sys.modules)"

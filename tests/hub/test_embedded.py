@@ -247,3 +247,11 @@ def test_cache_dir(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_dir() == Path("/var/cache/inflight")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_dir() == Path("/home/someone/.cache/inflight")
+
+
+@pytest.mark.parametrize("variable", ["INFLIGHT_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_a_cache_dir_of_nobody_is_said(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.delenv("INFLIGHT_CACHE_DIR", raising=False)
+    monkeypatch.setenv(variable, "~nouser-of-this-name/models")
+    with pytest.raises(ModelUnavailable, match="'~nouser-of-this-name/models'"):
+        cache_dir()

@@ -67,6 +67,7 @@ def test_folder_with_one_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (lambda folder: folder / "absent.gguf", "not a file or folder here .*not the name of the embedded model"),
         (lambda _: "org/absent.gguf", "no model 'org/absent.gguf'"),
         (lambda _: "llama", "not a hub name"),
+        (lambda _: "~nouser-of-this-name/x", "'~nouser-of-this-name/x' cannot be looked for"),
         (lambda _: "a/b/c", "not a hub name"),
         (lambda _: "", "no model|has no model"),
     ],

@@ -305,3 +305,18 @@ def test_the_sampler_reads_the_tokens_without_a_copy(tiny: TorchExecutor, monkey
     assert [row.token_ids for row in seen] == [[5, 6], [5, 6, 7]]
     assert seen[1].token_ids is tiny._states[seq()].token_ids
     tiny.execute(SchedulerOutput("main", 1, (), finished=(seq(),)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["block_size", "num_threads", "kv_cache_memory_bytes", "num_gpu_blocks_override", "gpu_memory_utilization"],
+)
+@pytest.mark.parametrize("value", [16.0, 1e9, True, "16"], ids=str)
+def test_a_setting_of_another_type_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be .* got {value!r}"):
+        RuntimeConfig(**{name: value})
+
+
+def test_a_device_is_a_name() -> None:
+    with pytest.raises(ValueError, match="device must be a name, got 0"):
+        RuntimeConfig(device=0)  # type: ignore[arg-type]

@@ -49,13 +49,13 @@ def write_gguf(
     config = model.config
     writer = gguf.GGUFWriter(path, changes.get("architecture", "llama"))
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
+    writer.add_context_length(changes.get("context_length", config.max_position_embeddings))
+    writer.add_embedding_length(changes.get("embedding_length", config.hidden_size))
     writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count(changes.get("head_count", config.num_attention_heads))
     writer.add_head_count_kv(changes.get("head_count_kv", config.num_key_value_heads))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_freq_base(changes.get("freq_base", config.rope_parameters["rope_theta"]))
     writer.add_rope_dimension_count(changes.get("rope_dimension_count", config.head_dim))
     writer.add_token_list([f"token {i}" for i in range(config.vocab_size)])
     writer.add_token_types([1] * config.vocab_size)
@@ -167,6 +167,12 @@ def test_llama3_rope_factors_are_those_of_the_config(tmp_path: Path) -> None:
         ({"expert_count": 8}, "experts"),
         ({"rope_dimension_count": 4}, "rope.dimension_count 4"),
         ({"head_count_kv": [2, 1]}, "one value for each layer"),
+        ({"head_count": 0}, "model.gguf: llama.attention.head_count must be an integer from 1, got 0"),
+        ({"head_count_kv": 0}, "model.gguf: llama.attention.head_count_kv must be an integer from 1, got 0"),
+        ({"head_count_kv": 4}, "model.gguf: llama.attention.head_count_kv 4 must divide the number of heads, 6"),
+        ({"head_count": 16, "rope_dimension_count": 3}, "model.gguf: the size of a head must be even"),
+        ({"context_length": 0}, "model.gguf: llama.context_length must be an integer from 1, got 0"),
+        ({"freq_base": 0.0}, "model.gguf: llama.rope.freq_base must be a number above 0, got 0.0"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -174,6 +180,31 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, changes: dict[
     write_gguf(path, make_llama(tmp_path), **changes)
     with pytest.raises(UnsupportedModel, match=words):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"head_count": 2, "rope_dimension_count": 24}, r"blk\.0\.attn_k\.weight|k_proj"),
+        ({"head_count": 24, "head_count_kv": 6, "rope_dimension_count": 2}, "attn_k.weight"),
+        ({"embedding_length": 60, "rope_dimension_count": 10}, "embed_tokens"),
+        ({"rope_factors": np.ones(3, dtype=np.float32)}, "4 factors"),
+    ],
+    ids=str,
+)
+def test_weights_of_another_shape_than_configured_are_refused(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, make_llama(tmp_path), **changes)
+    with pytest.raises(UnsupportedModel, match=words) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_the_suffix_may_be_in_capitals(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.GGUF", make_llama(tmp_path))
+    assert load(tmp_path / "model.GGUF").model_config.vocab_size == VOCAB_SIZE
 
 
 def test_missing_tensor_is_refused_by_name(tmp_path: Path) -> None:

@@ -165,6 +165,136 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, change: dict[s
         load(tmp_path)
 
 
+SIZES = (
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "vocab_size",
+    "max_position_embeddings",
+)
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize("key", SIZES)
+@pytest.mark.parametrize("value", [0, -1, 1.5, "two", True, [3], {}], ids=str)
+def test_a_size_that_is_none_is_refused_by_file_key_and_value(tmp_path: Path, key: str, value: Any) -> None:
+    make_llama(tmp_path)
+    change_config(tmp_path, **{key: value})
+    with pytest.raises(UnsupportedModel, match=rf"config\.json: {key} must be an integer from 1, got ") as caught:
+        open_checkpoint(tmp_path)
+    assert str(caught.value).endswith(repr(value))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_key_value_heads": 4}, "config.json: num_key_value_heads 4 must divide the number of heads, 6"),
+        ({"head_dim": 7}, "config.json: the size of a head must be even, got head_dim 7"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 0.0}}, "config.json: rope_theta .* got 0.0"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": -1}}, "config.json: rope_theta .* got -1"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": "big"}}, "config.json: rope_theta .* got 'big'"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 10**400}}, "config.json: rope_theta .* got 1000"),
+        ({"rope_parameters": [1]}, r"config.json: rope_parameters must be an object, got \[1\]"),
+        ({"rope_parameters": None, "rope_scaling": "linear"}, "config.json: rope_scaling must be an object"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": "x"}}, "factor must be a number above 0, got 'x'"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 0}}, "factor must be a number above 0, got 0"),
+        ({"rope_parameters": {"rope_type": ["linear"]}}, "rope scaling .*linear.* is not supported"),
+        ({"rope_parameters": LLAMA3_SCALING | {"high_freq_factor": 1.0}}, "must differ"),
+        ({"rms_norm_eps": None}, "config.json: rms_norm_eps .* got None"),
+        ({"rms_norm_eps": float("nan")}, "config.json: rms_norm_eps .* got nan"),
+        ({"partial_rotary_factor": "half"}, "partial rotary"),
+        ({"architectures": 3}, "config.json: architectures must be a list of names, got 3"),
+        ({"architectures": [["x"]]}, "config.json: architectures must be a list of names"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused_by_name(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    make_llama(tmp_path)
+    change_config(tmp_path, **change)
+    with pytest.raises(UnsupportedModel, match=words) as caught:
+        load(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"vocab_size": VOCAB_SIZE + 1}, r"embed_tokens.weight is of shape \[97, 48\], by .* \[98, 48\]"),
+        ({"hidden_size": 50, "head_dim": 8}, "embed_tokens"),
+        ({"intermediate_size": 81}, "gate_proj"),
+        ({"num_attention_heads": 4, "head_dim": 8}, "q_proj"),
+        ({"num_key_value_heads": 1}, "k_proj"),
+        ({"head_dim": 16}, "q_proj"),
+        ({"num_hidden_layers": 1}, "more layers than the 1"),
+        ({"num_hidden_layers": 3}, "no tensor model.layers.2"),
+    ],
+    ids=str,
+)
+def test_weights_of_another_shape_than_configured_are_refused(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    make_llama(tmp_path)
+    change_config(tmp_path, **change)
+    with pytest.raises(UnsupportedModel, match=words) as caught:
+        load(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lm_head.weight",
+        "model.norm.weight",
+        *(
+            f"model.layers.1.{part}"
+            for part in (
+                "input_layernorm.weight",
+                "post_attention_layernorm.weight",
+                "self_attn.v_proj.weight",
+                "self_attn.v_proj.bias",
+                "self_attn.o_proj.weight",
+                "mlp.up_proj.weight",
+                "mlp.down_proj.weight",
+            )
+        ),
+    ],
+)
+def test_a_single_tensor_of_another_shape_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    make_llama(tmp_path, attention_bias=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors[name] = tensors[name][:-2].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UnsupportedModel, match=f"{name} is of shape"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{}", '{"weight_map": 3}', '{"weight_map": ["a"]}', '{"weight_map": {"a": 3}}', "[1]", "[" * 100_000, "\udcff"],
+    ids=lambda content: content[:20],
+)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_json_of_another_form_is_refused_by_file(tmp_path: Path, name: str, content: str) -> None:
+    make_llama(tmp_path)
+    (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(UnsupportedModel, match=str(tmp_path)):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("device", ["", "nonsense", "meta", "cuda:99", "cpu:7"])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path, device: str) -> None:
+    make_llama(tmp_path)
+    with pytest.raises(ValueError, match=rf"device must be one that is here \(cpu.*\), got '{device}'"):
+        load(tmp_path, device=device)
+
+
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF\x03\x00\x00\x00" + b"\xff" * 64, b"no gguf at all"])
 def test_broken_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken.gguf"

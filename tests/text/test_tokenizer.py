@@ -222,12 +222,46 @@ def not_gguf(folder: Path) -> Path:
         (lambda folder: folder / "absent.gguf", "No such file"),
         (lambda folder: write_gguf(folder / "a.gguf", pre="newest"), "scheme 'newest', which is not known"),
         (lambda folder: write_gguf(folder / "a.gguf", kind="llama"), "tokenizer of kind 'llama'"),
-        (lambda folder: write_gguf(folder / "a.gguf", {"tokenizer.ggml.unknown_token_id": 10**6}), "damaged"),
+        (lambda folder: write_gguf(folder / "a.gguf", {"tokenizer.ggml.unknown_token_id": 10**6}), "unknown_token_id"),
     ],
 )
 def test_what_cannot_be_read_says_why(tmp_path: Path, make: Callable[[Path], Path], words: str) -> None:
     with pytest.raises(UnsupportedTokenizer, match=words):
         Tokenizer.load(make(tmp_path))
+
+
+@pytest.mark.parametrize("value", ["</s>", 1.0, True, {}, -1, 420, 10**30, [1, "</s>"], [[1]], [1, 420]], ids=str)
+@pytest.mark.parametrize("name", ["generation_config", "config"])
+def test_end_tokens_that_are_none_are_refused_by_file(tmp_path: Path, name: str, value: Any) -> None:
+    write_folder(tmp_path, byte_level_backend(), **{name: {"eos_token_id": value}})
+    with pytest.raises(UnsupportedTokenizer, match=rf"/{name}\.json: eos_token_id must hold .* in \[0, 420\)"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["bos", "eos", "eot", "eom", "padding"])
+def test_a_gguf_with_a_token_id_outside_the_vocabulary_is_refused(tmp_path: Path, key: str) -> None:
+    name = f"tokenizer.ggml.{key}_token_id"
+    path = tmp_path / "tiny.gguf"
+    with pytest.raises(UnsupportedTokenizer, match=rf"tiny\.gguf: {name} must hold .* but holds 420"):
+        Tokenizer.load(write_gguf(path, {name: 420}))
+
+
+@pytest.mark.parametrize("template", [[1, 2], 3, {"a": "b"}, [{"name": "default", "template": 1}]], ids=str)
+def test_a_chat_template_of_another_type_is_refused(tmp_path: Path, template: Any) -> None:
+    write_folder(tmp_path, byte_level_backend(), tokenizer_config={"chat_template": template})
+    with pytest.raises(UnsupportedTokenizer, match=r"tokenizer_config\.json: chat_template must be"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_chat_template_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path, byte_level_backend())
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(UnsupportedTokenizer, match=r"chat_template\.jinja cannot be read"):
+        Tokenizer.load(tmp_path)
+
+
+def test_the_suffix_of_a_gguf_may_be_in_capitals(tmp_path: Path) -> None:
+    assert Tokenizer.load(write_gguf(tmp_path / "tiny.GGUF")).eos_token_ids == (1,)
 
 
 @pytest.mark.parametrize("decoder", [None, decoders.WordPiece(), decoders.Sequence([decoders.Replace("x", "y")])])

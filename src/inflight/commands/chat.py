@@ -7,7 +7,7 @@ import contextlib
 import sys
 
 from inflight import config
-from inflight.commands.terminal import Answer, AnswerConfig, chat_prompt, open_llm
+from inflight.commands.terminal import Answer, AnswerConfig, chat_prompt, check_open, open_llm
 from inflight.core.errors import Rejected
 from inflight.core.output import FinishReason
 from inflight.core.request import SamplingParams
@@ -24,6 +24,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    check_open("stdin", "stdout")
     answer_config = config.from_args(AnswerConfig, args)
     sampling = answer_config.sampling()
     with contextlib.suppress(ImportError):

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from inflight import config
-from inflight.commands.terminal import Answer, AnswerConfig, chat_prompt, open_llm
+from inflight.commands.terminal import Answer, AnswerConfig, chat_prompt, check_open, open_llm
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +19,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    check_open("stdout", *(["stdin"] if args.prompt == "-" else []))
     answer_config = config.from_args(AnswerConfig, args)
     sampling = answer_config.sampling()
     # An argument that is not UTF-8 arrives as lone surrogates.

@@ -33,6 +33,13 @@ class AnswerConfig:
         return SamplingParams(max_tokens=self.max_tokens, temperature=self.temperature)
 
 
+def check_open(*names: str) -> None:
+    """Raise ``OSError`` if one of the standard streams, by name, was closed by whoever started the command."""
+    for name in names:
+        if getattr(sys, name) is None:
+            raise OSError(f"{name} is closed")
+
+
 def open_llm(args: argparse.Namespace, config: AnswerConfig) -> LLM:
     """The model that the flags ask for."""
     seed = secrets.randbits(63) if config.seed is None else config.seed

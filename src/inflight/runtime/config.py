@@ -44,10 +44,16 @@ class RuntimeConfig:
         _in_range("num_threads", self.num_threads, 1, 1024)
         _in_range("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1, 2**63)
         _in_range("num_gpu_blocks_override", self.num_gpu_blocks_override, 1, 2**40)
+        if type(self.gpu_memory_utilization) not in (int, float):
+            raise ValueError(f"gpu_memory_utilization must be a number, got {self.gpu_memory_utilization!r}")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ValueError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}")
+        if not isinstance(self.device, str):
+            raise ValueError(f"device must be a name, got {self.device!r}")
 
 
 def _in_range(name: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and type(value) is not int:  # a float would reach torch, and True would be 1
+        raise ValueError(f"{name} must be an integer, got {value!r}")
     if value is not None and not low <= value <= high:
         raise ValueError(f"{name} must be in [{low}, {high}], got {value}")

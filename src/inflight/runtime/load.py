@@ -35,7 +35,7 @@ def default_num_threads() -> int:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Read the facts of a model: a ``.gguf`` file, or a folder of safetensors. Raises ``UnsupportedModel``."""
     # Imported here: each brings its own library, and a process needs only one of them.
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix.lower() == ".gguf" and path.is_file():
         from inflight.runtime.weights.gguf import GGUFCheckpoint
 
         return GGUFCheckpoint(path)
@@ -46,10 +46,24 @@ def open_checkpoint(path: Path) -> Checkpoint:
     raise UnsupportedModel(f"{path} is neither a .gguf file nor a folder with config.json and .safetensors files")
 
 
+def _find_device(name: str) -> torch.device:
+    here = ["cpu"]
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None and torch.accelerator.is_available():
+        kind = accelerator.type
+        here += [kind, *(f"{kind}:{index}" for index in range(torch.accelerator.device_count()))]
+    if name not in here:
+        raise ValueError(f"device must be one that is here ({', '.join(here)}), got {name!r}")
+    return torch.device(name)
+
+
 def load_executor(path: Path, config: RuntimeConfig) -> TorchExecutor:
-    """Load a model. Raises ``UnsupportedModel`` or ``InsufficientMemory``; sets torch's threads for the process."""
+    """Load a model; sets torch's threads for the process.
+
+    Raises ``UnsupportedModel``, ``InsufficientMemory``, or ``ValueError`` for a device that is not there.
+    """
+    device = _find_device(config.device)
     torch.set_num_threads(config.num_threads or default_num_threads())
-    device = torch.device(config.device)
     checkpoint = open_checkpoint(path)
     model_config = checkpoint.config
     dtype = torch.float32 if config.dtype == "auto" else TORCH_DTYPES[config.dtype]
@@ -67,6 +81,8 @@ def load_executor(path: Path, config: RuntimeConfig) -> TorchExecutor:
                 kv_dtype,
                 device,
             )
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{path}: {error}") from error
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise InsufficientMemory(f"the model does not fit: {error}; {'; '.join(memory.notes)}") from error
     notes = memory.notes

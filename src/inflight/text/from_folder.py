@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from inflight.core.request import TokenId
-from inflight.text.parts import TokenizerParts, UnsupportedTokenizer
+from inflight.text.parts import TokenizerParts, UnsupportedTokenizer, check_token_ids
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -46,7 +46,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UnsupportedTokenizer(f"{file} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise UnsupportedTokenizer(f"{file} holds no JSON object")
@@ -65,13 +65,16 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 def _eos_token_ids(folder: Path, backend: Tokenizer, eos_token: str | None) -> tuple[TokenId, ...]:
     """The tokenizer's own end token, then those of generation_config.json, or of config.json where it names none."""
+    vocab_size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
     ends: list[TokenId] = []
     if eos_token is not None and (token_id := backend.token_to_id(eos_token)) is not None:
         ends.append(token_id)
     for name in ("generation_config.json", "config.json"):
         value = _read_json(folder / name).get("eos_token_id")
         if value is not None:
-            ends += value if isinstance(value, list) else [value]
+            ids = value if isinstance(value, list) else [value]
+            check_token_ids(folder / name, "eos_token_id", ids, vocab_size)
+            ends += ids
             break
     return tuple(dict.fromkeys(ends))
 
@@ -79,8 +82,16 @@ def _eos_token_ids(folder: Path, backend: Tokenizer, eos_token: str | None) -> t
 def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UnsupportedTokenizer(f"{file} cannot be read: {error}") from error
     template = config.get("chat_template")
-    if isinstance(template, list):  # several templates by name
+    if isinstance(template, list) and all(isinstance(entry, dict) for entry in template):  # several, by name
         template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
+    if template is not None and not isinstance(template, str):
+        raise UnsupportedTokenizer(
+            f"{folder / 'tokenizer_config.json'}: chat_template must be a string or a list of named templates, "
+            f"got {str(template)[:80]}"
+        )
+    return template

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from inflight.text.gguf_metadata import read_gguf_metadata
-from inflight.text.parts import TokenizerParts, UnsupportedTokenizer
+from inflight.text.parts import TokenizerParts, UnsupportedTokenizer, check_token_ids
 
 # How text is cut before merging, by the published tokenizer.json of the family that gave the scheme its name.
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -31,6 +31,7 @@ _SPLITS = {  # applied one after the other
 }
 _CONTROL, _USER_DEFINED = 3, 4  # values of tokenizer.ggml.token_type
 _ID_KEYS = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+_END_KEYS = ("eos", "eot", "eom")
 
 
 def from_gguf(path: Path) -> TokenizerParts:
@@ -63,15 +64,24 @@ def _parts(path: Path, metadata: Mapping[str, Any]) -> TokenizerParts:
         for name, key in _ID_KEYS.items()
         if f"tokenizer.ggml.{key}_token_id" in metadata
     }
-    ends = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
+    ends = []
+    for key in dict.fromkeys((*_END_KEYS, *_ID_KEYS.values())):
+        name = f"tokenizer.ggml.{key}_token_id"
+        if name in metadata:
+            check_token_ids(path, name, [metadata[name]], len(tokens))
+            if key in _END_KEYS:
+                ends.append(metadata[name])
+    chat_template = metadata.get("tokenizer.chat_template")
+    if chat_template is not None and not isinstance(chat_template, str):
+        raise UnsupportedTokenizer(f"{path}: tokenizer.chat_template must be a string, got {str(chat_template)[:80]}")
     # Llama 3 files need not carry the flag: llama.cpp takes it as set for them.
     adds_bos = metadata.get("tokenizer.ggml.add_bos_token", is_llama3) and "bos_token" in ids
     return TokenizerParts(
         backend=_backend(tokens, metadata, _SPLITS[scheme], ignore_merges=is_llama3),
-        eos_token_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
+        eos_token_ids=tuple(dict.fromkeys(ends)),
         prefix_token_ids=(ids["bos_token"],) if adds_bos else (),
         special_tokens={name: tokens[token_id] for name, token_id in ids.items()},
-        chat_template=metadata.get("tokenizer.chat_template"),
+        chat_template=chat_template,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import tokenizers
 
@@ -24,3 +25,12 @@ class TokenizerParts:
     prefix_token_ids: tuple[TokenId, ...] = ()  # put before a prompt, beside what the backend itself adds
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     chat_template: str | None = None
+
+
+def check_token_ids(file: Path, key: str, token_ids: Sequence[object], vocab_size: int) -> None:
+    """Raise ``UnsupportedTokenizer`` unless all are integers in ``[0, vocab_size)``."""
+    for token_id in token_ids:
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            raise UnsupportedTokenizer(
+                f"{file}: {key} must hold token ids, integers in [0, {vocab_size}), but holds {token_id!r}"
+            )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from inflight.runtime.attention.base import AttentionPlan
 from inflight.runtime.batch import Batch
+from inflight.runtime.errors import UnsupportedModel
 from inflight.runtime.kv.base import KVStore
 from inflight.runtime.linear.base import Linear
 from inflight.runtime.linear.dense import DenseLinear
@@ -34,32 +35,49 @@ class LlamaForCausalLM:
         self._config = config = checkpoint.config
         self._num_rotated = config.num_attention_heads + config.num_key_value_heads
 
-        def load(name: str) -> Tensor:
-            return checkpoint.load(name, dtype).to(device)
+        def load(name: str, *shape: int) -> Tensor:
+            tensor = checkpoint.load(name, dtype)
+            if tensor.shape != shape:
+                raise UnsupportedModel(f"{name} is of shape {list(tensor.shape)}, by the configuration {list(shape)}")
+            return tensor.to(device)
 
-        def linear(*names: str) -> Linear:
-            bias = torch.cat([load(f"{name}.bias") for name in names]) if f"{names[0]}.bias" in checkpoint else None
-            return DenseLinear(torch.cat([load(f"{name}.weight") for name in names]), bias)
+        def linear(in_features: int, *parts: tuple[str, int]) -> Linear:
+            weight = torch.cat([load(f"{name}.weight", size, in_features) for name, size in parts])
+            has_bias = f"{parts[0][0]}.bias" in checkpoint
+            bias = torch.cat([load(f"{name}.bias", size) for name, size in parts]) if has_bias else None
+            return DenseLinear(weight, bias)
+
+        hidden, intermediate = config.hidden_size, config.intermediate_size
+        q_size, kv_size = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
+        if f"model.layers.{config.num_hidden_layers}.input_layernorm.weight" in checkpoint:
+            raise UnsupportedModel(f"there are weights of more layers than the {config.num_hidden_layers} configured")
 
         self._inverse_frequencies = inverse_frequencies(config).to(device)
-        self._embedding = load("model.embed_tokens.weight")
+        self._embedding = load("model.embed_tokens.weight", config.vocab_size, hidden)
         self._layers = []
         for index in range(config.num_hidden_layers):
             prefix = f"model.layers.{index}"
             attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
             self._layers.append(
                 _Layer(
-                    input_norm=load(f"{prefix}.input_layernorm.weight"),
-                    qkv=linear(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"),
-                    out=linear(f"{attention}.o_proj"),
-                    post_attention_norm=load(f"{prefix}.post_attention_layernorm.weight"),
-                    gate_up=linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
-                    down=linear(f"{mlp}.down_proj"),
+                    input_norm=load(f"{prefix}.input_layernorm.weight", hidden),
+                    qkv=linear(
+                        hidden,
+                        (f"{attention}.q_proj", q_size),
+                        (f"{attention}.k_proj", kv_size),
+                        (f"{attention}.v_proj", kv_size),
+                    ),
+                    out=linear(q_size, (f"{attention}.o_proj", hidden)),
+                    post_attention_norm=load(f"{prefix}.post_attention_layernorm.weight", hidden),
+                    gate_up=linear(hidden, (f"{mlp}.gate_proj", intermediate), (f"{mlp}.up_proj", intermediate)),
+                    down=linear(intermediate, (f"{mlp}.down_proj", hidden)),
                 )
             )
-        self._final_norm = load("model.norm.weight")
+        self._final_norm = load("model.norm.weight", hidden)
         tied = config.tie_word_embeddings
-        self._output = DenseLinear(self._embedding, pack=False) if tied else linear("lm_head")
+        self._output = (
+            DenseLinear(self._embedding, pack=False) if tied else linear(hidden, ("lm_head", config.vocab_size))
+        )
 
     def forward(self, batch: Batch, plan: AttentionPlan, kv: KVStore) -> Tensor:
         """Run one step; see ``Model``."""

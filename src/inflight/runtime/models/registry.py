@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -15,14 +16,13 @@ MODELS: dict[str, tuple[str, str]] = {
 }
 
 
-def check_architecture(architecture: str) -> None:
-    """Raise ``UnsupportedModel`` for an architecture that is not here, naming those that are."""
+def check_architecture(file: Path, architecture: str) -> None:
+    """Raise ``UnsupportedModel`` for an architecture, read from ``file``, that is not here, naming those that are."""
     if architecture not in MODELS:
-        raise UnsupportedModel(f"{architecture} is not supported; supported: {', '.join(sorted(MODELS))}")
+        raise UnsupportedModel(f"{file}: {architecture} is not supported; supported: {', '.join(sorted(MODELS))}")
 
 
 def load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Model:
-    """Read the weights and build the model. Raises ``UnsupportedModel``."""
-    check_architecture(checkpoint.config.architecture)
+    """Read the weights and build the model; its architecture is one of ``MODELS``. Raises ``UnsupportedModel``."""
     module, name = MODELS[checkpoint.config.architecture]
     return cast(Model, getattr(import_module(module), name)(checkpoint, dtype, device))

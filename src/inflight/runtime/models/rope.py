@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,22 +24,34 @@ def inverse_frequencies(config: ModelConfig) -> Tensor:
     kind = scaling.get("rope_type", "default")
     try:
         if kind == "linear":
-            return frequencies / float(scaling["factor"])
+            return frequencies / _positive(scaling, "factor")
         if kind == "factors":
-            return frequencies / torch.tensor(scaling["factors"], dtype=torch.float32)
+            factors = torch.tensor(scaling["factors"], dtype=torch.float32)
+            if factors.shape != frequencies.shape or not bool((factors > 0).all()):
+                raise UnsupportedModel(f"rope scaling needs {len(frequencies)} factors above 0, got {factors.tolist()}")
+            return frequencies / factors
         if kind == "llama3":
+            if scaling["low_freq_factor"] == scaling["high_freq_factor"]:
+                raise UnsupportedModel("rope scaling: low_freq_factor and high_freq_factor must differ")
             return _llama3(
                 frequencies,
-                float(scaling["factor"]),
-                float(scaling["low_freq_factor"]),
-                float(scaling["high_freq_factor"]),
-                float(scaling["original_max_position_embeddings"]),
+                _positive(scaling, "factor"),
+                _positive(scaling, "low_freq_factor"),
+                _positive(scaling, "high_freq_factor"),
+                _positive(scaling, "original_max_position_embeddings"),
             )
     except KeyError as missing:
         raise UnsupportedModel(f"rope scaling {kind} lacks {missing}") from None
     if kind != "default":
         raise UnsupportedModel(f"rope scaling {kind} is not supported; supported: {', '.join(SUPPORTED)}")
     return frequencies
+
+
+def _positive(scaling: Mapping[str, Any], key: str) -> float:
+    value = scaling[key]
+    if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
+        raise UnsupportedModel(f"rope scaling: {key} must be a number above 0, got {value!r}")
+    return float(value)
 
 
 def _llama3(frequencies: Tensor, factor: float, low: float, high: float, original_positions: float) -> Tensor:

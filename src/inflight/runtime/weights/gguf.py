@@ -18,6 +18,7 @@ from torch import Tensor
 
 from inflight.runtime.errors import UnsupportedModel
 from inflight.runtime.models.base import ModelConfig
+from inflight.runtime.weights.checks import check_heads, positive, whole
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM"}
 _TOP_LEVEL = {
@@ -47,7 +48,7 @@ class GGUFCheckpoint:
         except (ValueError, KeyError, IndexError, struct.error) as error:
             raise UnsupportedModel(f"{path} is not a GGUF file that can be read: {error}") from error
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
-        self.config = _read_config(reader, self._tensors)
+        self.config = _read_config(path, reader, self._tensors)
 
     def __contains__(self, name: str) -> bool:
         """Whether there is such a tensor."""
@@ -64,9 +65,9 @@ class GGUFCheckpoint:
             kind = tensor.tensor_type.name
             raise UnsupportedModel(f"{tensor.name}: the format {kind} cannot be dequantised") from None
         if ".q_proj." in name:
-            values = _unpermute(values, self.config.num_attention_heads)
+            values = _unpermute(tensor.name, values, self.config.num_attention_heads)
         elif ".k_proj." in name:
-            values = _unpermute(values, self.config.num_key_value_heads)
+            values = _unpermute(tensor.name, values, self.config.num_key_value_heads)
         # A float32 tensor is a view of the read-only mapping, which torch must own before it can be written to.
         return torch.from_numpy(values if values.flags.writeable else values.copy()).to(dtype)
 
@@ -94,8 +95,10 @@ class _WithoutArrays(GGUFReader):
         return offset - orig_offs, [], [], [GGUFValueType.ARRAY]
 
 
-def _unpermute(values: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
+def _unpermute(name: str, values: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
     """Undo the conversion's order of rows: llama.cpp rotates neighbouring pairs, the names' owner two halves."""
+    if values.shape[0] % (2 * num_heads):
+        raise UnsupportedModel(f"{name}: {values.shape[0]} rows are not {num_heads} heads of an even size")
     pairs = values.reshape(num_heads, values.shape[0] // num_heads // 2, 2, *values.shape[1:])
     return pairs.swapaxes(1, 2).reshape(values.shape)
 
@@ -108,40 +111,48 @@ def _gguf_name(name: str) -> str:
     return f"{_TOP_LEVEL[stem]}.{suffix}"
 
 
-def _read_config(reader: GGUFReader, tensors: dict[str, ReaderTensor]) -> ModelConfig:
+def _read_config(path: Path, reader: GGUFReader, tensors: dict[str, ReaderTensor]) -> ModelConfig:
     def get(key: str, default: Any = None) -> Any:
         field = reader.get_field(key)
         if field is None:
             return default
         if field.types[0] == GGUFValueType.ARRAY:
-            raise UnsupportedModel(f"{key} is a list, one value for each layer; only one value for all is supported")
+            raise UnsupportedModel(
+                f"{path}: {key} is a list, one value for each layer; only one value for all is supported"
+            )
         return field.contents()
 
     kind = get("general.architecture", "none")
     if kind not in ARCHITECTURES:
         raise UnsupportedModel(
-            f"the GGUF architecture {kind} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
+            f"{path}: the architecture {kind} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
         )
 
     def need(key: str) -> Any:
         value = get(f"{kind}.{key}")
         if value is None:
-            raise UnsupportedModel(f"the GGUF file lacks {kind}.{key}")
+            raise UnsupportedModel(f"{path} lacks {kind}.{key}")
         return value
 
+    def size(key: str, default: int | None = None) -> int:
+        name = f"{kind}.{key}"
+        return whole(path, name, need(key) if default is None else get(name, default))
+
     if get(f"{kind}.expert_count", 0):
-        raise UnsupportedModel("mixtures of experts are not supported")
-    if "token_embd.weight" not in tensors:
-        raise UnsupportedModel("the GGUF file has no tensor token_embd.weight")
-    num_heads = int(need("attention.head_count"))
-    hidden_size = int(need("embedding_length"))
-    head_dim = int(get(f"{kind}.attention.key_length", hidden_size // num_heads))
-    for name, size in (
+        raise UnsupportedModel(f"{path}: mixtures of experts are not supported")
+    embedding = tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise UnsupportedModel(f"{path} has no tensor token_embd.weight of two dimensions")
+    num_heads, hidden_size = size("attention.head_count"), size("embedding_length")
+    num_kv_heads = size("attention.head_count_kv", num_heads)
+    head_dim = size("attention.key_length", hidden_size // num_heads)
+    check_heads(path, f"{kind}.attention.head_count_kv", num_heads, num_kv_heads, head_dim)
+    for name, found in (
         ("rope.dimension_count", get(f"{kind}.rope.dimension_count", head_dim)),
         ("attention.value_length", get(f"{kind}.attention.value_length", head_dim)),
     ):
-        if size != head_dim:
-            raise UnsupportedModel(f"{name} {size} must equal the size of a head, {head_dim}")
+        if found != head_dim:
+            raise UnsupportedModel(f"{path}: {kind}.{name} {found!r} must equal the size of a head, {head_dim}")
     if "rope_freqs.weight" in tensors:
         scaling: dict[str, Any] | None = {"rope_type": "factors", "factors": _rope_factors(tensors)}
     else:
@@ -149,16 +160,18 @@ def _read_config(reader: GGUFReader, tensors: dict[str, ReaderTensor]) -> ModelC
     formats = Counter(tensor.tensor_type.name for tensor in tensors.values() if len(tensor.shape) > 1)
     return ModelConfig(
         architecture=ARCHITECTURES[kind],
-        vocab_size=int(tensors["token_embd.weight"].shape[1]),
+        vocab_size=int(embedding.shape[1]),
         hidden_size=hidden_size,
-        intermediate_size=int(need("feed_forward_length")),
-        num_hidden_layers=int(need("block_count")),
+        intermediate_size=size("feed_forward_length"),
+        num_hidden_layers=size("block_count"),
         num_attention_heads=num_heads,
-        num_key_value_heads=int(get(f"{kind}.attention.head_count_kv", num_heads)),
+        num_key_value_heads=num_kv_heads,
         head_dim=head_dim,
-        max_position_embeddings=int(need("context_length")),
-        rms_norm_eps=float(need("attention.layer_norm_rms_epsilon")),
-        rope_theta=float(get(f"{kind}.rope.freq_base", 10000.0)),
+        max_position_embeddings=size("context_length"),
+        rms_norm_eps=positive(
+            path, f"{kind}.attention.layer_norm_rms_epsilon", need("attention.layer_norm_rms_epsilon")
+        ),
+        rope_theta=positive(path, f"{kind}.rope.freq_base", get(f"{kind}.rope.freq_base", 10000.0)),
         rope_scaling=scaling,
         tie_word_embeddings="output.weight" not in tensors,
         num_parameters=sum(tensor.n_elements for name, tensor in tensors.items() if name != "rope_freqs.weight"),

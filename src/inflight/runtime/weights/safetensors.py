@@ -14,6 +14,7 @@ from torch import Tensor
 from inflight.runtime.errors import UnsupportedModel
 from inflight.runtime.models.base import ModelConfig
 from inflight.runtime.models.registry import check_architecture
+from inflight.runtime.weights.checks import check_heads, positive, whole
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -26,7 +27,7 @@ class SafetensorsCheckpoint:
     def __init__(self, folder: Path) -> None:
         settings = _read_json(folder / "config.json")
         if (folder / INDEX).exists():
-            names = set(_read_json(folder / INDEX).get("weight_map", {}).values())
+            names = _shards(folder / INDEX)
         elif (folder / SINGLE).exists():
             names = {SINGLE}
         else:
@@ -42,7 +43,7 @@ class SafetensorsCheckpoint:
             for name, file in self._files.items()
             if not name.endswith(_NOT_PARAMETERS) and not (tied and name == "lm_head.weight")
         )
-        self.config = _read_config(settings, tied, num_parameters)
+        self.config = _read_config(folder / "config.json", settings, tied, num_parameters)
 
     def __contains__(self, name: str) -> bool:
         """Whether there is such a tensor."""
@@ -59,43 +60,65 @@ class SafetensorsCheckpoint:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UnsupportedModel(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise UnsupportedModel(f"{path} does not hold a JSON object")
     return content
 
 
-def _read_config(settings: dict[str, Any], tied: bool, num_parameters: int) -> ModelConfig:
-    architecture = (settings.get("architectures") or ["none"])[0]
-    check_architecture(architecture)
+def _shards(index: Path) -> set[str]:
+    """The files that the index names."""
+    weight_map = _read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise UnsupportedModel(f"{index}: weight_map must be an object of file names, got {str(weight_map)[:80]}")
+    return set(weight_map.values())
+
+
+def _read_config(file: Path, settings: dict[str, Any], tied: bool, num_parameters: int) -> ModelConfig:
+    architectures = settings.get("architectures") or ["none"]
+    if not isinstance(architectures, list) or not isinstance(architectures[0], str):
+        raise UnsupportedModel(f"{file}: architectures must be a list of names, got {architectures!r}")
+    architecture = architectures[0]
+    check_architecture(file, architecture)
     if settings.get("quantization_config"):
-        raise UnsupportedModel("quantised safetensors are not supported; float32, float16 and bfloat16 are")
+        raise UnsupportedModel(f"{file}: quantised safetensors are not supported; float32, float16 and bfloat16 are")
     if settings.get("hidden_act", "silu") != "silu":
-        raise UnsupportedModel(f"the activation {settings['hidden_act']} is not supported; supported: silu")
+        raise UnsupportedModel(f"{file}: the activation {settings['hidden_act']} is not supported; supported: silu")
     # Transformers 5 joins rope_theta and rope_scaling as rope_parameters.
-    rope = dict(settings.get("rope_parameters") or settings.get("rope_scaling") or {})
+    rope_key = "rope_parameters" if settings.get("rope_parameters") else "rope_scaling"
+    given = settings.get(rope_key) or {}
+    if not isinstance(given, dict):
+        raise UnsupportedModel(f"{file}: {rope_key} must be an object, got {given!r}")
+    rope = dict(given)
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", "default")
-    if float(rope.get("partial_rotary_factor", settings.get("partial_rotary_factor", 1.0))) != 1.0:
-        raise UnsupportedModel("partial rotary embeddings are not supported")
-    try:
-        num_heads = int(settings["num_attention_heads"])
-        return ModelConfig(
-            architecture=architecture,
-            vocab_size=int(settings["vocab_size"]),
-            hidden_size=int(settings["hidden_size"]),
-            intermediate_size=int(settings["intermediate_size"]),
-            num_hidden_layers=int(settings["num_hidden_layers"]),
-            num_attention_heads=num_heads,
-            num_key_value_heads=int(settings.get("num_key_value_heads") or num_heads),
-            head_dim=int(settings.get("head_dim") or settings["hidden_size"] // num_heads),
-            max_position_embeddings=int(settings["max_position_embeddings"]),
-            rms_norm_eps=float(settings.get("rms_norm_eps", 1e-6)),
-            rope_theta=float(rope.get("rope_theta", settings.get("rope_theta", 10000.0))),
-            rope_scaling=None if rope["rope_type"] == "default" else rope,
-            tie_word_embeddings=tied,
-            num_parameters=num_parameters,
-            weight_format=str(settings.get("dtype") or settings.get("torch_dtype") or "float32"),
-        )
-    except KeyError as missing:
-        raise UnsupportedModel(f"config.json lacks {missing}") from None
+    if rope.get("partial_rotary_factor", settings.get("partial_rotary_factor", 1.0)) != 1.0:
+        raise UnsupportedModel(f"{file}: partial rotary embeddings are not supported")
+
+    def size(key: str, default: int | None = None) -> int:
+        value = settings.get(key)
+        if value is None and default is None:
+            raise UnsupportedModel(f"{file} lacks {key}")
+        return whole(file, key, default if value is None else value)
+
+    hidden_size, num_heads = size("hidden_size"), size("num_attention_heads")
+    num_kv_heads = size("num_key_value_heads", num_heads)
+    head_dim = size("head_dim", hidden_size // num_heads)
+    check_heads(file, "num_key_value_heads", num_heads, num_kv_heads, head_dim)
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=size("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=size("intermediate_size"),
+        num_hidden_layers=size("num_hidden_layers"),
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=size("max_position_embeddings"),
+        rms_norm_eps=positive(file, "rms_norm_eps", settings.get("rms_norm_eps", 1e-6)),
+        rope_theta=positive(file, "rope_theta", rope.get("rope_theta", settings.get("rope_theta", 10000.0))),
+        rope_scaling=None if rope["rope_type"] == "default" else rope,
+        tie_word_embeddings=tied,
+        num_parameters=num_parameters,
+        weight_format=str(settings.get("dtype") or settings.get("torch_dtype") or "float32"),
+    )

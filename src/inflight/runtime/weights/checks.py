@@ -1,0 +1,34 @@
+"""A checkpoint's numbers, checked where they are read: the error names the file, the key and the value."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from inflight.runtime.errors import UnsupportedModel
+
+
+def whole(file: Path, key: str, value: Any) -> int:
+    """An integer from 1. Raises ``UnsupportedModel``."""
+    if type(value) is not int or value < 1:
+        raise UnsupportedModel(f"{file}: {key} must be an integer from 1, got {value!r}")
+    return value
+
+
+def positive(file: Path, key: str, value: Any) -> float:
+    """A finite number above 0. Raises ``UnsupportedModel``."""
+    if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
+        raise UnsupportedModel(f"{file}: {key} must be a number above 0, got {value!r}")
+    return float(value)
+
+
+def check_heads(file: Path, key: str, num_heads: int, num_kv_heads: int, head_dim: int) -> None:
+    """Raise ``UnsupportedModel`` unless each KV head serves equally many heads and positions can turn pairs.
+
+    ``key`` is what the file calls the number of KV heads.
+    """
+    if num_heads % num_kv_heads:
+        raise UnsupportedModel(f"{file}: {key} {num_kv_heads} must divide the number of heads, {num_heads}")
+    if head_dim % 2:
+        raise UnsupportedModel(f"{file}: the size of a head must be even, got head_dim {head_dim}")
