@@ -282,3 +282,8 @@ def test_metrics_that_cannot_be_taken_do_not_stop_the_streams(run) -> None:
 def test_a_configuration_out_of_range_is_refused(wrong) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         ProcessConfig(**wrong)
+
+
+def test_a_bound_that_is_allowed_is_said_to_be_so() -> None:
+    with pytest.raises(ValueError, match="max_restarts must be at least 0, got -1"):
+        ProcessConfig(max_restarts=-1)

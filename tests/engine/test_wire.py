@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -148,18 +149,19 @@ def test_what_cannot_be_sent_is_refused(request_: Request) -> None:
 
 
 @pytest.mark.parametrize(
-    "request_",
+    "build",
     [
-        replace(SIMPLE, prompt_token_ids=("1",)),
-        replace(SIMPLE, prompt_token_ids=(1.5,)),
-        replace(SIMPLE, arrival_s="now"),
-        replace(SIMPLE, sampling=SamplingParams(max_tokens=1.5)),
-        replace(SIMPLE, sampling=SamplingParams(ignore_eos="yes")),
+        lambda: replace(SIMPLE, prompt_token_ids=("1",)),
+        lambda: replace(SIMPLE, prompt_token_ids=(1.5,)),
+        lambda: replace(SIMPLE, arrival_s="now"),
+        lambda: replace(SIMPLE, sampling=SamplingParams(max_tokens=1.5)),
+        lambda: replace(SIMPLE, sampling=SamplingParams(ignore_eos="yes")),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_its_id(request_: Request) -> None:
+def test_what_cannot_be_read_is_refused(build: Callable[[], Request]) -> None:
+    """When it is made, or else when it is read."""
     with pytest.raises(Rejected) as no:
-        there_and_back(request_)
+        there_and_back(build())
     assert no.value.reason is Reason.INVALID
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 
 from inflight.core.errors import Reason, Rejected
 from inflight.engine.events import Health, State
+from inflight.server.body import parse
 from inflight.server.errors import answer_to
 from server.fake_client import MAX_MODEL_LEN
 from server.live import in_loop, live, until
 
 PATH = "/v1/completions"
 CHAT = "/v1/chat/completions"
+JSON = {"content-type": "application/json"}
 HI = [{"role": "user", "content": "hi"}]
 
 
@@ -47,14 +50,63 @@ async def test_the_callers_faults() -> None:
         assert error_of(await post(CHAT, {"messages": []}), 400)["param"] == "messages"
         image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
         assert "supported" in error_of(await post(CHAT, {"messages": image}), 400)["message"]
-        assert error_of(await server.http.post(PATH, content=b"{"), 400)["type"] == "invalid_request_error"
-        assert error_of(await server.http.post(PATH, content=b"{}", headers={"content-type": "text/plain"}), 415)
+        broken = await server.http.post(PATH, content=b"{", headers=JSON)
+        assert error_of(broken, 400)["type"] == "invalid_request_error"
         assert error_of(await server.http.get("/v1/nothing"), 404)["code"] == "not_found"
         assert error_of(await server.http.get("/health/"), 404)["code"] == "not_found"
         wrong_method = await server.http.get(PATH)
         assert error_of(wrong_method, 405)["code"] == "method_not_allowed"
         assert wrong_method.headers["allow"] == "POST"
         assert not server.client.requests
+
+
+@in_loop
+async def test_only_a_body_that_is_declared_as_json_is_read() -> None:
+    body = b'{"prompt": "x", "max_tokens": 2}'
+    async with live() as server:
+        for declared in ({}, *({"content-type": name} for name in ("", "text/plain", "text/x+json", "a/b+json"))):
+            response = await server.http.post(PATH, content=body, headers=declared)
+            assert "application/json" in error_of(response, 415)["message"]
+        assert not server.client.requests
+        for name in ("application/json", "Application/JSON; charset=utf-8"):
+            response = await server.http.post(PATH, content=body, headers={"content-type": name})
+            assert response.status_code == 200
+
+
+@in_loop
+async def test_a_body_that_does_not_arrive_is_given_up() -> None:
+    async with live(request_timeout_s=0.2) as server:
+        reader, writer = await server.connect()
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 50\r\n\r\n{"prompt"'
+        )
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")  # to the end: it is closed
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert json.loads(body)["error"]["code"] == "request_timeout"
+        writer.close()
+
+
+@in_loop
+async def test_messages_quote_little_of_what_was_sent() -> None:
+    async with live() as server:
+        image = [{"role": "user", "content": [{"type": "i" * 100_000}]}]
+        assert len(error_of(await server.post(CHAT, {"messages": image}), 400)["message"]) <= 500
+
+
+@in_loop
+async def test_a_long_body_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[bool] = []
+
+    def parse_and_tell(*args: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return parse(*args)
+
+    monkeypatch.setattr("inflight.server.body.parse", parse_and_tell)
+    async with live() as server:
+        for num_chars in (10, 100_000):
+            assert (await server.post("/tokenize", {"prompt": "x", "user": "u" * num_chars})).status_code == 200
+    assert threads == [True, False]
 
 
 @in_loop
@@ -80,11 +132,13 @@ async def test_bodies_over_the_limit() -> None:
             yield b" " * 500
 
     async with live(max_body_bytes=1000) as server:
-        assert error_of(await server.http.post(PATH, content=b" " * 1001), 413)["code"] == "body_too_large"
-        assert error_of(await server.http.post(PATH, content=endless()), 413)["code"] == "body_too_large"
+        assert (
+            error_of(await server.http.post(PATH, content=b" " * 1001, headers=JSON), 413)["code"] == "body_too_large"
+        )
+        assert error_of(await server.http.post(PATH, content=endless(), headers=JSON), 413)["code"] == "body_too_large"
         body = json.dumps({"prompt": "x", "pad": ""})
         body = body.replace('""', '"' + "p" * (1000 - len(body)) + '"')
-        assert (await server.http.post(PATH, content=body.encode())).status_code == 200
+        assert (await server.http.post(PATH, content=body.encode(), headers=JSON)).status_code == 200
 
 
 @in_loop
@@ -92,7 +146,10 @@ async def test_reading_stops_after_the_limit() -> None:
     """A caller who sends without end is answered and cut off, whatever it goes on to send."""
     async with live(max_body_bytes=1000) as server:
         _, writer = await server.connect()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
         num_sent = 0
         try:
             while num_sent < 1_000_000_000:

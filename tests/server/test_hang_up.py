@@ -14,7 +14,10 @@ PATH = "/v1/completions"
 async def send(server: Live, **body: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await server.connect()
     content = json.dumps({"prompt": "x", "max_tokens": 20, **body}).encode()
-    writer.write(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (PATH.encode(), len(content)))
+    writer.write(
+        b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        % (PATH.encode(), len(content))
+    )
     writer.write(content)
     await writer.drain()
     return reader, writer
@@ -53,7 +56,10 @@ async def test_all_prompts_of_a_call_are_given_up() -> None:
 async def test_half_a_request_starts_nothing() -> None:
     async with live() as server:
         _, writer = await server.connect()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100\r\n\r\n{"
+        )
         await writer.drain()
         writer.close()
         assert (await server.post(PATH, {"prompt": "x"})).status_code == 200

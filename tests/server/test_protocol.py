@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from inflight.core.errors import Reason, Rejected
 from inflight.core.request import MAX_STOP_CHARS, MAX_STOP_STRINGS
@@ -199,6 +200,25 @@ def test_messages_that_are_refused(messages: Any) -> None:
         chat(messages=messages)
     assert refused.value.param is not None
     assert refused.value.param.startswith("messages")
+
+
+class Untouchable(list[int]):
+    """A list that must not be looked into."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("looked into")
+
+
+def test_lengths_are_checked_before_elements() -> None:
+    with pytest.raises(ValidationError, match="at most 128"):
+        CompletionRequest.model_validate({"prompt": [Untouchable()] * 129})
+    assert len(completion(prompt=[1] * 129).prompt) == 1
+    with pytest.raises(Rejected, match="2048"):
+        chat(messages=HI * 2049)
+    assert len(chat(messages=HI * 2048).messages) == 2048
+    with pytest.raises(Rejected, match="at most 1024"):
+        completion(logit_bias={"x": 1, **{str(token_id): 1 for token_id in range(1024)}})
+    assert len(completion(logit_bias={str(token_id): 1 for token_id in range(1024)}).logit_bias) == 1024
 
 
 def test_top_logprobs_need_logprobs() -> None:

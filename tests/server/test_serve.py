@@ -3,9 +3,12 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import sys
+import tempfile
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from inflight.commands.serve import run_server
+from inflight.engine.loop import Engine
+from inflight.engine.process import ProcessConfig
 from inflight.metrics.prometheus import PrometheusMetrics
 from inflight.metrics.report import Reporter
 from inflight.server.config import ServerConfig
@@ -46,7 +52,13 @@ class Process:
 
 
 @asynccontextmanager
-async def server_process(folder: Path, drain_timeout_s: float = 20.0) -> AsyncGenerator[Process, None]:
+async def server_process(
+    folder: Path, drain_timeout_s: float = 20.0, max_files: int | None = None
+) -> AsyncGenerator[Process, None]:
+    def limit_files() -> None:
+        if max_files is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max_files // 2, max_files))
+
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     process = await asyncio.create_subprocess_exec(
@@ -54,6 +66,7 @@ async def server_process(folder: Path, drain_timeout_s: float = 20.0) -> AsyncGe
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", "")))},
         stderr=asyncio.subprocess.PIPE,
+        preexec_fn=limit_files,
     )
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
@@ -111,6 +124,72 @@ async def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
         server.process.send_signal(signal.SIGINT)
         assert await server.process.wait() == 0  # the test's own timeout is far below the drain timeout
+        assert server.process.stderr is not None
+        assert b"Traceback" not in await server.process.stderr.read()
+
+
+@in_loop
+async def test_idle_connections_lock_nobody_out(tmp_path: Path) -> None:
+    async with server_process(tmp_path, max_files=80) as server:
+        port = server.http.base_url.port
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        assert await server.status("/health") == 200
+        _, first, lines = await server.first_chunk()
+        idle += [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        (tmp_path / "go").touch()
+        assert (first + await server.rest(lines))[-1] == "data: [DONE]"  # one at work does not make room
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.process.wait() == 0
+        assert server.process.stderr is not None
+        assert b"out of system resource" not in await server.process.stderr.read()
+        for _, writer in idle:
+            writer.close()
+
+
+@in_loop
+async def test_a_connection_without_a_request_is_closed() -> None:
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    config = ServerConfig(request_timeout_s=0.3)
+    serving = asyncio.create_task(
+        serve(FakeClient(), byte_tokenizer(), config, Reporter(PrometheusMetrics()), listener)
+    )
+    health = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    for head in (b"", health, health + b"Content-Length: 9\r\n\r\nx", health + b"\r\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head)
+        answer = await reader.read()  # to the end
+        assert answer.startswith(b"HTTP/1.1 200") == (b"\r\n\r\n" in head)
+        writer.close()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await serving
+
+
+def start_slowly() -> Engine:
+    Path("starting").touch()
+    time.sleep(3600)
+    raise AssertionError
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+@in_loop
+async def test_a_signal_while_the_engine_starts_ends_it_cleanly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sig: signal.Signals
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    with listen("127.0.0.1", 0) as listener:
+        serving = asyncio.create_task(
+            run_server(start_slowly, ProcessConfig(), byte_tokenizer(), ServerConfig(), listener)
+        )
+        await until(Path("starting").exists)
+        assert list((tmp_path / "tmp").iterdir())
+        os.kill(os.getpid(), sig)
+        await serving
+    assert not list((tmp_path / "tmp").iterdir())
+    assert handlers == {number: signal.getsignal(number) for number in handlers}
 
 
 class FailingReporter(Reporter):
@@ -142,10 +221,12 @@ async def test_a_period_that_cannot_be_logged_is_not_the_last_one(caplog: pytest
 def test_a_port_in_use_is_said_to_be_so() -> None:
     with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
-        with pytest.raises(CannotListen, match=f"127.0.0.1:{port}.*--port"):
+        with pytest.raises(CannotListen, match=f"127.0.0.1:{port}.*--port") as refused:
             listen("127.0.0.1", port)
-    with pytest.raises(CannotListen, match="host"):
-        listen("no.such.host.invalid", 80)
+        assert "another server" in str(refused.value)
+    with pytest.raises(CannotListen, match="host") as refused:
+        listen("999.1.1.1", 80)
+    assert "another server" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +239,7 @@ def test_a_port_in_use_is_said_to_be_so() -> None:
         {"drain_timeout": float("nan")},
         {"keep_alive_s": 0.0},
         {"log_interval_s": -5.0},
+        {"request_timeout_s": 0.0},
         {"api_key": ("",)},
     ],
 )

@@ -7,7 +7,11 @@ import asyncio
 import json
 import logging
 import shlex
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from inflight import __version__, config
 from inflight.assemble import engine_factory
@@ -20,6 +24,8 @@ from inflight.metrics.report import Reporter
 from inflight.server.config import ServerConfig
 from inflight.server.serve import listen, serve
 from inflight.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -39,21 +45,48 @@ def run(args: argparse.Namespace) -> int:
         files = resolve(engine_config.model)
         tokenizer = Tokenizer.load(files.path)
         factory = engine_factory(engine_config, files, server_config.log_prompts)
-        asyncio.run(_serve(factory, process_config, tokenizer, server_config, listener))
+        asyncio.run(run_server(factory, process_config, tokenizer, server_config, listener))
     return 0
 
 
-async def _serve(
+async def run_server(
     factory: EngineFactory,
     process_config: ProcessConfig,
     tokenizer: Tokenizer,
     server_config: ServerConfig,
     listener: socket.socket,
 ) -> None:
+    """Start an engine and serve until SIGTERM or SIGINT, which may come while it starts."""
     reporter = Reporter(PrometheusMetrics(), tokenizer.decode if server_config.log_prompts else None)
-    client = await ProcessClient.start(factory, process_config, reporter)
-    print(banner(client.info, server_config, listener.getsockname()[1]), flush=True)
-    await serve(client, tokenizer, server_config, reporter, listener)
+    starting = asyncio.create_task(ProcessClient.start(factory, process_config, reporter))
+    with _signals_cancel(starting):
+        await asyncio.wait([starting])
+        if starting.cancelled():
+            logger.info("stopped before the engine was ready")
+            return
+        client = starting.result()
+        print(banner(client.info, server_config, listener.getsockname()[1]), flush=True)
+        await serve(client, tokenizer, server_config, reporter, listener)
+
+
+@contextmanager
+def _signals_cancel(task: asyncio.Task[ProcessClient]) -> Iterator[None]:
+    """Have SIGTERM and SIGINT cancel ``task``; the server replaces the handlers while it serves."""
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        if not task.cancel():
+            signal.raise_signal(number)  # it has just ended: for the server's handler, which is about to be installed
+
+    def handle(number: int, _: FrameType | None) -> None:
+        loop.call_soon_threadsafe(on_signal, number)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def banner(info: EngineInfo, config: ServerConfig, port: int) -> str:

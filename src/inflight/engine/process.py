@@ -68,10 +68,12 @@ class ProcessConfig:
         # An engine that was idle may have been silent for a heartbeat when a request arrives.
         limits: dict[str, float] = {"start_timeout_s": 0, "restart_window_s": 0}
         limits |= {"hang_timeout_s": 2 * HEARTBEAT_S, "idle_hang_timeout_s": 2 * HEARTBEAT_S}
-        limits |= {"max_restarts": -1, "max_buffered_deltas": 0}
         for name, limit in limits.items():
             if not getattr(self, name) > limit:
                 raise ValueError(f"{name} must be above {limit:g}, got {getattr(self, name)}")
+        for name, least in {"max_restarts": 0, "max_buffered_deltas": 1}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
 
 class ProcessClient:

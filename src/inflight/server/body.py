@@ -17,6 +17,7 @@ from inflight.server.services import services
 
 M = TypeVar("M", bound=BaseModel)
 
+_SHORT_BYTES = 64 * 1024  # parsed in some milliseconds at most
 _LINGER_S = 1.0
 _LINGER_BYTES = 32 * 1024 * 1024
 
@@ -24,14 +25,24 @@ _LINGER_BYTES = 32 * 1024 * 1024
 async def read_model(request: Request, model: type[M]) -> tuple[M, float]:
     """The body as a ``model``, and the moment at which all of it was there (monotonic, in seconds).
 
-    Raises ``Rejected``, or ``HTTPException`` 415 for a declared type that is not JSON.
+    Raises ``Rejected``, or ``HTTPException``: 415 for a body that is not declared as JSON, 408 for one that takes
+    longer than ``request_timeout_s`` to arrive.
     """
-    content_type = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
-    if content_type != "application/json" and not content_type.endswith("+json"):
-        raise HTTPException(415, f"the body must be application/json, not {content_type[:100]}")
-    body = await _read(request, services(request).config.max_body_bytes)
+    # A web page can have its visitor's browser post any other type, and none, to a server on the visitor's machine.
+    content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise HTTPException(415, f"the body must be declared as application/json, not {content_type[:100]!r}")
+    config = services(request).config
+    try:
+        async with asyncio.timeout(config.request_timeout_s):
+            body = await _read(request, config.max_body_bytes)
+    except TimeoutError:
+        message = f"the body did not arrive within {config.request_timeout_s:g} s"
+        raise HTTPException(408, message, {"Connection": "close"}) from None
     arrival_s = time.monotonic()
-    return parse(body, model), arrival_s
+    if len(body) <= _SHORT_BYTES:
+        return parse(body, model), arrival_s
+    return await asyncio.to_thread(parse, body, model), arrival_s
 
 
 def parse(body: bytes, model: type[M]) -> M:

@@ -27,6 +27,10 @@ class ServerConfig:
     keep_alive_s: float = field(
         default=15.0, metadata={"help": "seconds of silence after which a stream gets a comment, above 0"}
     )
+    request_timeout_s: float = field(
+        default=30.0,
+        metadata={"help": "seconds that a caller may take to send a request's head, and as many for its body, above 0"},
+    )
     log_prompts: bool = field(default=False, metadata={"help": "put the prompts' text into the log's request records"})
     log_interval_s: float = field(
         default=10.0, metadata={"help": "seconds between two lines of figures in the log, above 0"}
@@ -39,7 +43,7 @@ class ServerConfig:
             raise ValueError(f"max_body_bytes must be at least 1, got {self.max_body_bytes}")
         if not self.drain_timeout >= 0:
             raise ValueError(f"drain_timeout must be at least 0 s, got {self.drain_timeout}")
-        for name in ("keep_alive_s", "log_interval_s"):
+        for name in ("keep_alive_s", "request_timeout_s", "log_interval_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0 s, got {getattr(self, name)}")
         if any(not name for name in (*self.api_key, *self.served_model_name)):

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1.0  # what callers are asked to wait while an engine starts or drains
 
+_MAX_MESSAGE_CHARS = 500  # messages quote what callers sent, which may be long
+
 _STATUS = {
     Reason.INVALID: 400,
     Reason.CONTEXT_LENGTH: 400,
@@ -25,7 +27,7 @@ _STATUS = {
     Reason.QUEUE_FULL: 503,
     Reason.UNAVAILABLE: 503,
 }
-_CODES = {404: "not_found", 405: "method_not_allowed"}
+_CODES = {404: "not_found", 405: "method_not_allowed", 408: "request_timeout"}
 
 
 class RequestLost(InflightError):
@@ -50,9 +52,12 @@ class ErrorAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> bytes:
-        """The answer's JSON."""
+        """The answer's JSON, with a message of bounded length."""
+        message = self.message
+        if len(message) > _MAX_MESSAGE_CHARS:
+            message = message[: _MAX_MESSAGE_CHARS - 1] + "…"
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        error = {"message": message, "type": kind, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
     def response(self) -> Response:

@@ -24,6 +24,8 @@ from inflight.core.request import MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingPara
 from inflight.server.not_built import refuse_not_built
 
 MAX_PROMPTS = 128
+MAX_MESSAGES = 2048
+MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 1024
 
 Int = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
@@ -99,6 +101,8 @@ class GenerationRequest(Model):
     def _token_ids_as_keys(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
+        if len(value) > MAX_LOGIT_BIAS:
+            raise ValueError(f"at most {MAX_LOGIT_BIAS} tokens can be biased, got {len(value)}")
         bias: dict[TokenId, float] = {}
         for key, number in value.items():
             if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 10):
@@ -148,12 +152,13 @@ def _is_token_ids(value: Any) -> bool:
 
 
 def _as_prompts(value: Any) -> list[str | list[TokenId]]:
+    # Lengths come first: to look at millions of lists takes long.
+    if isinstance(value, list) and len(value) > MAX_PROMPTS and type(value[0]) is not int:
+        raise ValueError(f"at most {MAX_PROMPTS} prompts are taken at once, got {len(value)}")
     if isinstance(value, str) or _is_token_ids(value):
         return [value]
     if not isinstance(value, list) or not all(isinstance(one, str) or _is_token_ids(one) for one in value):
         raise ValueError("must be a text, a list of texts, a list of token ids, or a list of such lists")
-    if len(value) > MAX_PROMPTS:
-        raise ValueError(f"at most {MAX_PROMPTS} prompts are taken at once, got {len(value)}")
     return value
 
 
@@ -192,7 +197,7 @@ class Message(Model):
         return {"role": role, "content": "" if self.content is None else self.content}
 
 
-Messages = Annotated[list[Message], FailFast(), Field(min_length=1)]
+Messages = Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MAX_MESSAGES)]
 
 
 class ChatCompletionRequest(GenerationRequest):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
 import time
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -16,12 +18,12 @@ from inflight.engine.client import EngineClient
 from inflight.metrics.report import Reporter
 from inflight.server.app import create_app
 from inflight.server.config import ServerConfig
+from inflight.server.connection import Connection, connection_limits
 from inflight.server.hang_up import cancel
 from inflight.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 2048
 _FLUSH_S = 5  # for the last bytes to callers who read slowly, after the engine has ended
 
 
@@ -33,11 +35,11 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket; call it before the model is loaded. Raises ``CannotListen``."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
+        hint = "; is another server running there?" if error.errno == errno.EADDRINUSE else "."
         raise CannotListen(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; is another server running there? "
-            "Choose another with --port or --host."
+            f"cannot listen on {host}:{port}: {error.strerror or error}{hint} Choose another with --port or --host."
         ) from error
 
 
@@ -50,10 +52,12 @@ async def serve(
     later SIGINT ends it at once.
     """
     app = create_app(client, tokenizer, config, reporter.metrics)
+    limits = connection_limits()
     server = _Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=partial(Connection, config.request_timeout_s, limits.max_connections),  # type: ignore[arg-type]
+            backlog=limits.backlog,
             ws="none",
             log_config=None,
             access_log=False,
@@ -94,6 +98,12 @@ class _Server(uvicorn.Server):
             self._end.cancel()
             self.config.timeout_graceful_shutdown = 0
             self.force_exit = self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called by uvicorn at the end."""
+        await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn then leaves the app's lifespan open, and its end would be a traceback in the log
+            await self.lifespan.shutdown()
 
     async def _drain(self) -> None:
         try:
