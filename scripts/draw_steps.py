@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, field
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from inflight.core.request import SeqId
 from inflight.engine.recorder import Added, Scheduled, Updated, read_step_log
@@ -27,8 +26,8 @@ MEANINGS = {
 class Lane:
     """One sequence: what it did in each step, from the first it could have joined to its last."""
 
-    label: str
-    arrived_before_step: int
+    num_prompt_tokens: int
+    num_new_tokens: int = 0
     cells: dict[int, str] = field(default_factory=dict)
     num_tokens: dict[int, int] = field(default_factory=dict)
     last_step: int = -1
@@ -38,20 +37,17 @@ def read_lanes(path: Path) -> list[Lane]:
     """The lanes of a step log, in order of arrival."""
     lanes: dict[SeqId, Lane] = {}
     preempted: set[SeqId] = set()
-    next_step = 0
     for line in read_step_log(path):
         match line:
             case Added(_, request, None):
                 for choice in range(request.sampling.n):
-                    label = f"{len(request.prompt_token_ids)} prompt tokens"
-                    lanes[(request.request_id, choice)] = Lane(label, next_step)
+                    lanes[(request.request_id, choice)] = Lane(len(request.prompt_token_ids))
             case Scheduled(_, output):
-                next_step = output.step + 1
                 preempted |= set(output.preempted)
                 for row in output.scheduled:
                     lane = lanes[row.seq_id]
                     num_tokens = len(row.token_ids)
-                    lane.cells[output.step] = "decode" if num_tokens == 1 and row.num_logits else "prefill"
+                    lane.cells[output.step] = "prefill" if row.start < lane.num_prompt_tokens else "decode"
                     lane.num_tokens[output.step] = num_tokens
                     preempted.discard(row.seq_id)
                 for seq_id, lane in lanes.items():
@@ -59,6 +55,7 @@ def read_lanes(path: Path) -> list[Lane]:
                         lane.cells[output.step] = "preempted" if seq_id in preempted else "waiting"
             case Updated(_, step):
                 for event in line.events:
+                    lanes[event.seq_id].num_new_tokens += len(event.tokens)
                     if event.finish_reason is not None:
                         lanes[event.seq_id].last_step = step
     return list(lanes.values())
@@ -82,8 +79,7 @@ def draw(lanes: list[Lane], first_step: int, num_steps: int) -> str:
         x += 40 + 7 * len(MEANINGS[kind])
     for index, lane in enumerate(lanes):
         y = TOP + index * ROW_HEIGHT
-        num_out = sum(kind == "decode" for kind in lane.cells.values()) + 1
-        label = escape(f"{lane.label}, {num_out} new")
+        label = f"{lane.num_prompt_tokens} prompt tokens, {lane.num_new_tokens} new"
         parts.append(f'<text x="{LABEL_WIDTH - 10}" y="{y + 16}" text-anchor="end">{label}</text>')
         for step in steps:
             if kind := lane.cells.get(step):

@@ -141,6 +141,9 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--num-prompts", type=int, default=48)
     parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument(
+        "--skip-settings", type=int, default=0, help="leave out so many of the settings, the first ones"
+    )
     parser.add_argument("--num-threads", type=int, default=default_num_threads())
     args = parser.parse_args()
     torch.set_num_threads(args.num_threads)
@@ -157,7 +160,9 @@ def main() -> None:
     print(f"transformers, one at a time: {time.perf_counter() - start_s:.0f} s")
     executor = load_executor(path, RuntimeConfig(dtype="float32", num_threads=args.num_threads))
     settings = [Setting(seqs, tokens) for seqs in (1, 7, 32) for tokens in (32, 256, 2048)]
-    settings.append(Setting(32, 256, num_blocks=-(-(max(lengths) + args.new_tokens) // 16) + 64))
+    blocks_of_longest = -(-(max(lengths) + args.new_tokens) // 16)
+    settings += [Setting(32, 256, num_blocks=blocks_of_longest + more) for more in (64, 12)]
+    settings = settings[args.skip_settings :]
     greedy = [SamplingParams(temperature=0, max_tokens=args.new_tokens, ignore_eos=True)] * len(prompts)
     seeded = [
         SamplingParams(temperature=0.8, seed=1000 + index, max_tokens=args.new_tokens, ignore_eos=True)

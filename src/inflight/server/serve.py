@@ -24,6 +24,7 @@ from inflight.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+_NUM_WAITING = 1024  # connections that the system keeps until they are accepted
 _FLUSH_S = 5  # for the last bytes to callers who read slowly, after the engine has ended
 
 
@@ -98,6 +99,14 @@ class _Server(uvicorn.Server):
             self._end.cancel()
             self.config.timeout_graceful_shutdown = 0
             self.force_exit = self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called by uvicorn at the start."""
+        await super().startup(sockets)
+        # uvicorn's backlog is both how many connections the event loop accepts in one round, which must be few where
+        # files are, and how many the system keeps waiting, which must be many: beyond it callers lose seconds.
+        for one in sockets or ():
+            one.listen(_NUM_WAITING)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn at the end."""
