@@ -161,7 +161,7 @@ def main() -> None:
     executor = load_executor(path, RuntimeConfig(dtype="float32", num_threads=args.num_threads))
     settings = [Setting(seqs, tokens) for seqs in (1, 7, 32) for tokens in (32, 256, 2048)]
     blocks_of_longest = -(-(max(lengths) + args.new_tokens) // 16)
-    settings += [Setting(32, 256, num_blocks=blocks_of_longest + more) for more in (64, 12)]
+    settings += [Setting(32, 256, num_blocks=blocks_of_longest + more) for more in (64, 28)]
     settings = settings[args.skip_settings :]
     greedy = [SamplingParams(temperature=0, max_tokens=args.new_tokens, ignore_eos=True)] * len(prompts)
     seeded = [
