@@ -1,7 +1,7 @@
 """The values that pass between scheduler, executor and engine: plain frozen data.
 
-Values made once per row and step are named tuples, because they are made hundreds of times in a step and cost a
-quarter of a frozen dataclass; values made once per step are frozen dataclasses.
+Values made once per row and step are named tuples, because they are made hundreds of times in a step and cost less
+than half of a frozen dataclass; values made once per step are frozen dataclasses.
 """
 
 from __future__ import annotations
