@@ -26,7 +26,7 @@ from inflight.engine.core import EngineCore
 from inflight.hub.resolve import resolve
 from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.load import default_num_threads, load_executor
-from inflight.runtime.runner import TorchExecutor
+from inflight.runtime.runner import ModelExecutor
 from inflight.schedulers.config import ContinuousConfig
 from inflight.schedulers.continuous import LANE, ContinuousScheduler
 from inflight.text.stream import TextStream
@@ -80,7 +80,7 @@ def reference(path: Path, prompts: Sequence[Sequence[int]], num_new: int) -> lis
 
 
 def generate(
-    executor: TorchExecutor,
+    executor: ModelExecutor,
     tokenizer: Tokenizer,
     setting: Setting,
     prompts: Sequence[Sequence[int]],

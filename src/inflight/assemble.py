@@ -24,7 +24,7 @@ from inflight.text.tokenizer import Tokenizer
 
 # Where torch comes with them, parts are imported in the process that runs the model: a server only names them.
 if TYPE_CHECKING:
-    from inflight.runtime.runner import TorchExecutor
+    from inflight.runtime.runner import ModelExecutor
 
 
 def engine_factory(config: EngineConfig, files: ModelFiles, keep_prompts: bool) -> EngineFactory:
@@ -95,7 +95,7 @@ def effective_max_model_len(of_model: int, asked: int | None, capacity: KVCapaci
     return effective, f"max_model_len {effective} tokens: {allowed}"
 
 
-def _num_batched_tokens(asked: ContinuousConfig, executor: TorchExecutor, max_model_len: int) -> tuple[int, str]:
+def _num_batched_tokens(asked: ContinuousConfig, executor: ModelExecutor, max_model_len: int) -> tuple[int, str]:
     if asked.max_num_batched_tokens is not None:
         return asked.max_num_batched_tokens, f"max_num_batched_tokens {asked.max_num_batched_tokens}: as configured"
     if not asked.enable_chunked_prefill:

@@ -17,6 +17,7 @@ COMMANDS = {  # name: (what it takes, what it does)
     "generate": ("[flags] prompt", "stream one answer"),
     "chat": ("[flags] [model]", "talk in the terminal"),
     "pull": ("[model]", "fetch a model ahead of time"),
+    "bench": ("engine|kernels [flags]", "measure the engine and its kernels on this machine"),
 }
 EXIT_FAILED = 1
 EXIT_USAGE = 2

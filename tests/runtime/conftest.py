@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch_worlds import load, make_llama
 
-from inflight.runtime.runner import TorchExecutor
+from inflight.runtime.runner import ModelExecutor
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -11,7 +11,7 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> TorchExecutor:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelExecutor:
     """Grouped queries, untied output; 256 blocks of 4 tokens."""
     folder = tmp_path_factory.mktemp("tiny")
     make_llama(folder)

@@ -11,7 +11,7 @@ from torch_worlds import VOCAB_SIZE, Driver, load, make_llama, seq
 
 from inflight.core.request import SamplingParams
 from inflight.runtime.linear import dense
-from inflight.runtime.runner import TorchExecutor
+from inflight.runtime.runner import ModelExecutor
 
 NUM_SEQUENCES, NUM_NEW = 6, 6
 PROMPTS = [
@@ -23,7 +23,7 @@ SAMPLING = [
 ]
 
 
-def run_alone(executor: TorchExecutor, index: int) -> list[object]:
+def run_alone(executor: ModelExecutor, index: int) -> list[object]:
     driver = Driver(executor)
     driver.add(seq(str(index)), PROMPTS[index], SAMPLING[index % 2])
     driver.finish(NUM_NEW)
@@ -34,7 +34,7 @@ def run_alone(executor: TorchExecutor, index: int) -> list[object]:
 @pytest.fixture(
     scope="module", params=["grouped float32", "multi_query float32", "grouped bfloat16", "grouped float16"]
 )
-def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchExecutor:
+def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelExecutor:
     kind, dtype = request.param.split()
     folder = tmp_path_factory.mktemp("bits")
     make_llama(folder, intermediate_size=1600, num_key_value_heads=2 if kind == "grouped" else 1)
@@ -42,14 +42,14 @@ def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="module")
-def alone(executor: TorchExecutor) -> list[list[object]]:
+def alone(executor: ModelExecutor) -> list[list[object]]:
     return [run_alone(executor, index) for index in range(NUM_SEQUENCES)]
 
 
 @settings(max_examples=6, deadline=None)
 @given(world=st.integers(0, 2**32 - 1), most=st.sampled_from([7, 40, 400]))
 def test_tokens_and_logprobs_are_those_of_the_sequence_alone(
-    executor: TorchExecutor, alone: list[list[object]], world: int, most: int
+    executor: ModelExecutor, alone: list[list[object]], world: int, most: int
 ) -> None:
     """Sequences arrive at random steps, run in random chunks, and some lose their KV."""
     random = np.random.default_rng(world)

@@ -17,10 +17,12 @@ from inflight.runtime import runner
 from inflight.runtime.calibrate import BUDGET_S, LANE, NUM_DECODES, calibrate_num_batched_tokens
 from inflight.runtime.config import GIB, RuntimeConfig
 from inflight.runtime.errors import InsufficientMemory
+from inflight.runtime.forward import StepLogits
 from inflight.runtime.memory import plan_memory
 from inflight.runtime.models.base import ModelConfig
-from inflight.runtime.runner import TorchExecutor
+from inflight.runtime.runner import ModelExecutor
 from inflight.runtime.sampler import SamplerRow, sample
+from inflight.runtime.torch_forward import TorchForward
 
 SMOLLM2 = ModelConfig(
     architecture="LlamaForCausalLM",
@@ -42,7 +44,7 @@ SMOLLM2 = ModelConfig(
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("DefaultCPUAllocator: can't allocate")])
-def test_a_failed_step_can_be_run_again(tiny: TorchExecutor, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_failed_step_can_be_run_again(tiny: ModelExecutor, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     healthy = Driver(tiny)
     healthy.add(seq(), [5, 6, 7, 8], greedy())
     expected = healthy.finish(6)
@@ -57,7 +59,7 @@ def test_a_failed_step_can_be_run_again(tiny: TorchExecutor, monkeypatch: pytest
 
     computed = driver.computed[seq()]
     with monkeypatch.context() as patch:
-        patch.setattr(tiny._model, "forward", fail)
+        patch.setattr(tiny._forward, "run", fail)
         with pytest.raises(StepFailed, match=str(error).split(":")[0]):
             driver.run({seq(): 1})
     driver.computed[seq()] = computed
@@ -69,7 +71,7 @@ def test_a_failed_step_can_be_run_again(tiny: TorchExecutor, monkeypatch: pytest
     driver.end()
 
 
-def test_a_row_of_nan_fails_alone_and_leaves_nothing_in_its_blocks(tiny: TorchExecutor) -> None:
+def test_a_row_of_nan_fails_alone_and_leaves_nothing_in_its_blocks(tiny: ModelExecutor) -> None:
     prompt = [5, 6, 7, 8, 9]
     alone = Driver(tiny)
     alone.add(seq("good"), prompt, greedy())
@@ -80,8 +82,8 @@ def test_a_row_of_nan_fails_alone_and_leaves_nothing_in_its_blocks(tiny: TorchEx
     driver.add(seq("good"), prompt, greedy())
     driver.add(seq("bad"), prompt, greedy())
     driver.run({seq("good"): 5, seq("bad"): 5})
-    kv = tiny._kv
-    assert kv is not None
+    assert isinstance(tiny._forward, TorchForward)
+    kv = tiny._forward._kv
     poisoned = driver.tables[seq("bad")]
     for block in poisoned:
         slots = torch.arange(block * kv.block_size, (block + 1) * kv.block_size)
@@ -102,7 +104,7 @@ def test_a_row_of_nan_fails_alone_and_leaves_nothing_in_its_blocks(tiny: TorchEx
     tiny.execute(SchedulerOutput("main", 99, (), finished=(seq("bad"),)))
 
 
-def test_only_rows_that_ask_get_a_token(tiny: TorchExecutor) -> None:
+def test_only_rows_that_ask_get_a_token(tiny: ModelExecutor) -> None:
     driver = Driver(tiny)
     driver.add(seq(), list(range(2, 12)), greedy())
     assert driver.run({seq(): 9}).sampled == ()
@@ -112,7 +114,7 @@ def test_only_rows_that_ask_get_a_token(tiny: TorchExecutor) -> None:
     assert (empty.step, empty.sampled, empty.failed) == (7, (), ())
 
 
-def test_what_no_scheduler_may_do_is_refused(tiny: TorchExecutor) -> None:
+def test_what_no_scheduler_may_do_is_refused(tiny: ModelExecutor) -> None:
     unknown = ScheduledSequence(seq("nobody"), (3,), 0, (0,), 1)
     with pytest.raises(InvariantViolation):
         tiny.execute(SchedulerOutput("main", 0, (unknown,)))
@@ -136,7 +138,7 @@ def test_close_is_idempotent_and_final(tmp_path: Path) -> None:
 
 
 def test_the_memory_arithmetic_is_said_and_is_right() -> None:
-    plan = plan_memory(RuntimeConfig(), SMOLLM2, torch.float32, torch.bfloat16, 8 * GIB)
+    plan = plan_memory(RuntimeConfig(), SMOLLM2, 4, 2, 8 * GIB)
     assert plan.num_blocks == GIB // (16 * 30 * 2 * 3 * 64 * 2) == 2912
     assert plan.notes[2] == (
         "KV: 1.00 GiB / (16 tokens x 30 layers x 2 x 3 heads x 64 dims x 2 bytes = 368,640 bytes per block) = "
@@ -145,11 +147,11 @@ def test_the_memory_arithmetic_is_said_and_is_right() -> None:
     assert "GQA" in plan.notes[1]
     assert "23,040 bytes of KV per token" in plan.notes[1]
     shares = [
-        plan_memory(RuntimeConfig(gpu_memory_utilization=u), SMOLLM2, torch.float32, torch.float32, GIB).num_blocks
+        plan_memory(RuntimeConfig(gpu_memory_utilization=u), SMOLLM2, 4, 4, GIB).num_blocks
         for u in (0.55, 0.7, 0.85, 1.0)
     ]
     assert shares == [(int(u * GIB) - 4 * 134_515_008) // 737_280 for u in (0.55, 0.7, 0.85, 1.0)]
-    fixed = plan_memory(RuntimeConfig(num_gpu_blocks_override=7), SMOLLM2, torch.float32, torch.float32, GIB)
+    fixed = plan_memory(RuntimeConfig(num_gpu_blocks_override=7), SMOLLM2, 4, 4, GIB)
     assert fixed.num_blocks == 7
 
 
@@ -163,7 +165,7 @@ def test_the_memory_arithmetic_is_said_and_is_right() -> None:
 )
 def test_what_does_not_fit_is_refused_with_the_numbers(settings: dict[str, Any], available: int, words: str) -> None:
     with pytest.raises(InsufficientMemory, match=words):
-        plan_memory(RuntimeConfig(**settings), SMOLLM2, torch.float32, torch.float32, available)
+        plan_memory(RuntimeConfig(**settings), SMOLLM2, 4, 4, available)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +277,7 @@ def test_calibration_that_fails_ends_its_sequences(failing: int) -> None:
     assert executor.live == set()
 
 
-def test_calibration_leaves_nothing_in_a_real_executor(tiny: TorchExecutor) -> None:
+def test_calibration_leaves_nothing_in_a_real_executor(tiny: ModelExecutor) -> None:
     tokens, _ = calibrate_num_batched_tokens(tiny)
     assert tokens % 16 == 0
     assert 32 <= tokens <= 2048
@@ -291,10 +293,10 @@ def test_num_threads_is_what_torch_uses(tmp_path: Path) -> None:
         torch.set_num_threads(1)
 
 
-def test_the_sampler_reads_the_tokens_without_a_copy(tiny: TorchExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sampler_reads_the_tokens_without_a_copy(tiny: ModelExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[SamplerRow] = []
 
-    def look(logits: torch.Tensor, rows: list[SamplerRow]) -> list[Any]:
+    def look(logits: StepLogits, rows: list[SamplerRow]) -> list[Any]:
         seen.extend(rows)
         return sample(logits, rows)
 

@@ -12,13 +12,11 @@ from torch_worlds import VOCAB_SIZE, Driver, greedy, knows, load, make_llama, se
 
 import inflight.runtime.load
 from inflight.core.output import ScheduledSequence
-from inflight.runtime.attention.reference import ReferencePlan
-from inflight.runtime.batch import make_batch
 from inflight.runtime.config import DTYPES
 from inflight.runtime.errors import UnsupportedModel
 from inflight.runtime.linear import dense
 from inflight.runtime.load import TORCH_DTYPES, open_checkpoint
-from inflight.runtime.runner import TorchExecutor
+from inflight.runtime.runner import ModelExecutor
 
 LLAMA3_SCALING = {
     "rope_type": "llama3",
@@ -41,17 +39,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def logits_of(executor: TorchExecutor, token_ids: list[int]) -> torch.Tensor:
+def logits_of(executor: ModelExecutor, token_ids: list[int]) -> torch.Tensor:
     """Logits of every position, in one step."""
-    kv, model = executor._kv, executor._model
-    assert kv is not None
-    assert model is not None
-    blocks = tuple(range(-(-len(token_ids) // kv.block_size)))
-    row = ScheduledSequence(seq(), tuple(token_ids), 0, blocks, len(token_ids))
-    batch = make_batch((row,), kv.block_size, executor.device)
-    plan = ReferencePlan(batch.rows, executor.model_config.num_attention_heads, kv, executor.device)
-    with torch.inference_mode():
-        return model.forward(batch, plan, kv)
+    forward = executor._forward
+    assert forward is not None
+    blocks = tuple(range(-(-len(token_ids) // forward.capacity.block_size)))
+    return forward.run((ScheduledSequence(seq(), tuple(token_ids), 0, blocks, len(token_ids)),)).values
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -309,7 +302,7 @@ def test_paths_that_hold_no_model_are_refused(tmp_path: Path) -> None:
             open_checkpoint(path)
 
 
-def test_state_starts_at_new_and_ends_at_finished(tiny: TorchExecutor) -> None:
+def test_state_starts_at_new_and_ends_at_finished(tiny: ModelExecutor) -> None:
     driver = Driver(tiny)
     driver.add(seq(), [5, 6, 7], greedy())
     driver.finish(3)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from inflight.core.output import NewSequence, SampledToken
 from inflight.core.request import SamplingParams
 from inflight.runtime.draw import uniform
+from inflight.runtime.forward import StepLogits
 from inflight.runtime.sampler import SamplerRow, UnusableLogits, sample
 
 LOGITS = [2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 3.0, -4.0]
@@ -33,7 +34,7 @@ def row(
 
 
 def draw(logits: Sequence[float], rows: Sequence[SamplerRow]) -> list[Any]:
-    return sample(torch.tensor([list(logits)] * len(rows)), rows)
+    return sample(StepLogits.of(torch.tensor([list(logits)] * len(rows))), rows)
 
 
 def tokens_of(logits: Sequence[float], num: int, **settings: Any) -> list[int]:
@@ -186,7 +187,7 @@ def test_a_bad_row_fails_alone() -> None:
     logits[1, 3] = math.nan
     logits[2, 0] = math.inf
     rows = [row(temperature=0.0), row(), row(temperature=0.0), row()]
-    results = sample(logits, rows)
+    results = sample(StepLogits.of(logits), rows)
     assert results[0] == SampledToken(6)
     assert isinstance(results[1], UnusableLogits)
     assert isinstance(results[2], UnusableLogits)
@@ -301,11 +302,11 @@ def test_sampling_is_total_and_each_row_its_own(drawn: list[tuple[Any, ...]]) ->
     rows = [row(prompt, output, eos=(0,), **params) for params, prompt, output, _ in drawn]
     logits = torch.tensor([values for *_, values in drawn], dtype=torch.float32)
     before = logits.clone()
-    results = sample(logits, rows)
+    results = sample(StepLogits.of(logits), rows)
     assert torch.equal(logits.nan_to_num(7.0), before.nan_to_num(7.0))
     assert len(results) == len(rows)
     for index, result in enumerate(results):
-        [alone] = sample(logits[index : index + 1], rows[index : index + 1])
+        [alone] = sample(StepLogits.of(logits[index : index + 1]), rows[index : index + 1])
         if isinstance(result, UnusableLogits):
             assert str(alone) == str(result)
             assert not logits[index].isfinite().all() or "forbidden" in str(result)
@@ -315,20 +316,20 @@ def test_sampling_is_total_and_each_row_its_own(drawn: list[tuple[Any, ...]]) ->
 
 
 class CopiesOf(TorchDispatchMode):
-    """Counts what makes another tensor of as many numbers as the logits have."""
+    """Counts the numbers of tensors that are made from others."""
 
-    def __init__(self, num_logits: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.num_logits, self.copies = num_logits, 0
+        self.num_copied = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func._schema.name in ("aten::clone", "aten::stack", "aten::cat", "aten::index"):
-            self.copies += result.numel() >= self.num_logits
+            self.num_copied += result.numel()
         return result
 
 
-def test_logits_are_copied_once_and_only_if_a_row_is_adjusted() -> None:
+def test_only_rows_that_are_adjusted_are_copied_and_once() -> None:
     logits = torch.tensor([LOGITS] * 4)
     plain = [row(temperature=0.0)] * 4
     adjusted = [
@@ -336,9 +337,10 @@ def test_logits_are_copied_once_and_only_if_a_row_is_adjusted() -> None:
         row(logit_bias={3: 100.0}, temperature=0.0),
         row([6], repetition_penalty=9.0, temperature=0.0),
     ]
-    for rows, copies, tokens in ((plain, 0, [6, 6, 6, 6]), (adjusted, 1, [6, 6, 3, 0])):
-        with CopiesOf(logits.numel()) as counter:
-            results = sample(logits, rows)
+    found = StepLogits.of(logits)
+    for rows, num_rows, tokens in ((plain, 0, [6, 6, 6, 6]), (adjusted, 2, [6, 6, 3, 0])):
+        with CopiesOf() as counter:
+            results = sample(found, rows)
         assert [token.token_id for token in results] == tokens
-        assert counter.copies == copies
+        assert counter.num_copied == num_rows * len(LOGITS)
     assert torch.equal(logits, torch.tensor([LOGITS] * 4))

@@ -14,7 +14,7 @@ from inflight.core.output import NewSequence, SampledToken, ScheduledSequence, S
 from inflight.core.request import SamplingParams, SeqId
 from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.load import load_executor
-from inflight.runtime.runner import TorchExecutor
+from inflight.runtime.runner import ModelExecutor
 
 VOCAB_SIZE = 97
 
@@ -43,7 +43,7 @@ def make_llama(folder: Path, seed: int = 0, **overrides: Any) -> transformers.Ll
     return model
 
 
-def load(path: Path, **settings: Any) -> TorchExecutor:
+def load(path: Path, **settings: Any) -> ModelExecutor:
     settings = {"num_threads": 1, "num_gpu_blocks_override": 256, "block_size": 4} | settings
     return load_executor(path, RuntimeConfig(**settings))
 
@@ -55,7 +55,7 @@ def seq(name: str = "r", choice: int = 0) -> SeqId:
 class Driver:
     """Runs sequences on an executor in any chunks, with block tables of its own: no scheduler."""
 
-    def __init__(self, executor: TorchExecutor) -> None:
+    def __init__(self, executor: ModelExecutor) -> None:
         self.executor = executor
         self.step = 0
         self.free = list(range(executor.capacity.num_blocks))
@@ -107,7 +107,7 @@ def greedy(**settings: Any) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=None, **settings)
 
 
-def knows(executor: TorchExecutor, seq_id: SeqId) -> bool:
+def knows(executor: ModelExecutor, seq_id: SeqId) -> bool:
     """Whether the sequence's state is held: one that is not cannot be scheduled."""
     try:
         executor.execute(SchedulerOutput("main", 0, (ScheduledSequence(seq_id, (2,), 0, (0,), 0),)))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 GIB = 2**30
+QUANTIZATIONS = ("auto", "int8", "q4", "none")
 DTYPES = ("auto", "float32", "float", "bfloat16", "float16", "half")  # float is float32, half is float16
+KV_CACHE_DTYPES = (*DTYPES, "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +18,20 @@ class RuntimeConfig:
         default="auto",
         metadata={"help": "weights and activations; auto and float are float32, half is float16", "choices": DTYPES},
     )
+    quantization: str = field(
+        default="auto",
+        metadata={
+            "help": "weights: int8, q4 (a GGUF's own 4-bit blocks), none (as dtype says); auto is the fastest that the "
+            "native kernels have here, none if a dtype is given or there are no kernels",
+            "choices": QUANTIZATIONS,
+        },
+    )
     kv_cache_dtype: str = field(
-        default="auto", metadata={"help": "the stored keys and values; auto is as dtype", "choices": DTYPES}
+        default="auto",
+        metadata={
+            "help": "the stored keys and values; auto is as dtype, with quantised weights bfloat16",
+            "choices": KV_CACHE_DTYPES,
+        },
     )
     block_size: int = field(default=16, metadata={"help": "tokens in a KV block, 1 to 4096"})
     num_threads: int | None = field(
@@ -37,9 +51,13 @@ class RuntimeConfig:
     device: str = field(default="cpu", metadata={"help": "where tensors live, as torch names it"})
 
     def __post_init__(self) -> None:
-        for name in ("dtype", "kv_cache_dtype"):
-            if getattr(self, name) not in DTYPES:
-                raise ValueError(f"{name} must be one of {', '.join(DTYPES)}, got {getattr(self, name)!r}")
+        for name, choices in (
+            ("dtype", DTYPES),
+            ("kv_cache_dtype", KV_CACHE_DTYPES),
+            ("quantization", QUANTIZATIONS),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         _in_range("block_size", self.block_size, 1, 4096)
         _in_range("num_threads", self.num_threads, 1, 1024)
         _in_range("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1, 2**63)

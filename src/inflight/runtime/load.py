@@ -8,14 +8,21 @@ from pathlib import Path
 import psutil
 import torch
 
+from inflight.engine.executor import KVCapacity
+from inflight.native import isa, kernels
 from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.errors import InsufficientMemory, UnsupportedModel
+from inflight.runtime.forward import ForwardPass
+from inflight.runtime.kv import paged
 from inflight.runtime.kv.dense import DenseKV
+from inflight.runtime.linear.choice import BYTES_PER_PARAMETER, choose_quantization
 from inflight.runtime.linear.dense import is_emulated
 from inflight.runtime.memory import available_bytes, plan_memory
 from inflight.runtime.models.base import Checkpoint
-from inflight.runtime.models.registry import load_model
-from inflight.runtime.runner import TorchExecutor
+from inflight.runtime.models.registry import load_model, native_builder
+from inflight.runtime.native_forward import NativeForward
+from inflight.runtime.runner import ModelExecutor
+from inflight.runtime.torch_forward import TorchForward
 
 TORCH_DTYPES = {
     "float32": torch.float32,
@@ -57,38 +64,70 @@ def _find_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load_executor(path: Path, config: RuntimeConfig) -> TorchExecutor:
+def load_executor(path: Path, config: RuntimeConfig) -> ModelExecutor:
     """Load a model; sets torch's threads for the process.
 
-    Raises ``UnsupportedModel``, ``InsufficientMemory``, or ``ValueError`` for a device that is not there.
+    Raises ``UnsupportedModel``, ``InsufficientMemory``, or ``ValueError`` for a setting that cannot be had here.
     """
     device = _find_device(config.device)
     torch.set_num_threads(config.num_threads or default_num_threads())
     checkpoint = open_checkpoint(path)
-    model_config = checkpoint.config
-    dtype = torch.float32 if config.dtype == "auto" else TORCH_DTYPES[config.dtype]
-    kv_dtype = dtype if config.kv_cache_dtype == "auto" else TORCH_DTYPES[config.kv_cache_dtype]
-    memory = plan_memory(config, model_config, dtype, kv_dtype, available_bytes(device))
+    quantization, why = choose_quantization(config, device, checkpoint)
+    load = _load_torch if quantization == "none" else _load_native
     try:
-        with torch.inference_mode():
-            model = load_model(checkpoint, dtype, device)
-            kv = DenseKV(
-                memory.num_blocks,
-                config.block_size,
-                model_config.num_hidden_layers,
-                model_config.num_key_value_heads,
-                model_config.head_dim,
-                kv_dtype,
-                device,
-            )
+        forward, notes = load(checkpoint, config, device, quantization)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{path}: {error}") from error
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise InsufficientMemory(f"the model does not fit: {error}; {'; '.join(memory.notes)}") from error
+        raise InsufficientMemory(f"the model does not fit: {error}") from error
+    return ModelExecutor(forward, checkpoint.config, device, (why, *notes))
+
+
+def _load_torch(
+    checkpoint: Checkpoint, config: RuntimeConfig, device: torch.device, _: str
+) -> tuple[ForwardPass, tuple[str, ...]]:
+    model_config = checkpoint.config
+    dtype = torch.float32 if config.dtype == "auto" else TORCH_DTYPES[config.dtype]
+    if config.kv_cache_dtype == "int8":
+        raise ValueError("kv_cache_dtype int8 needs the native kernels: quantization int8 or q4")
+    kv_dtype = dtype if config.kv_cache_dtype == "auto" else TORCH_DTYPES[config.kv_cache_dtype]
+    memory = plan_memory(config, model_config, dtype.itemsize, kv_dtype.itemsize, available_bytes(device))
+    with torch.inference_mode():
+        model = load_model(checkpoint, dtype, device)
+        kv = DenseKV(
+            memory.num_blocks,
+            config.block_size,
+            model_config.num_hidden_layers,
+            model_config.num_key_value_heads,
+            model_config.head_dim,
+            kv_dtype,
+            device,
+        )
     notes = memory.notes
     if is_emulated(dtype, device):
         name = str(dtype).removeprefix("torch.")
         notes += (
             f"{name} is emulated on this CPU: weights take half the memory, but steps are slower than in float32",
         )
-    return TorchExecutor(model, model_config, kv, device, notes)
+    return TorchForward(model, model_config.num_attention_heads, kv, device), notes
+
+
+def _load_native(
+    checkpoint: Checkpoint, config: RuntimeConfig, device: torch.device, quantization: str
+) -> tuple[ForwardPass, tuple[str, ...]]:
+    model_config = checkpoint.config
+    kv_dtype = "bfloat16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    block_bytes = paged.block_bytes(model_config, config.block_size, kv_dtype)
+    values_per_token = model_config.num_hidden_layers * 2 * model_config.num_key_value_heads * model_config.head_dim
+    bytes_per_value = block_bytes / config.block_size / values_per_token
+    memory = plan_memory(
+        config, model_config, BYTES_PER_PARAMETER[quantization], bytes_per_value, available_bytes(device)
+    )
+    num_threads = torch.get_num_threads()
+    program = kernels.ForwardPass(
+        num_threads, isa(), model_config.vocab_size, config.block_size, memory.num_blocks
+    )
+    kv = paged.allocate(model_config, memory.num_blocks, config.block_size, kv_dtype)
+    logits, best = native_builder(model_config.architecture)(checkpoint, quantization, program, kv)
+    capacity = KVCapacity(memory.num_blocks, config.block_size, block_bytes)
+    return NativeForward(program, logits, best, capacity, num_threads), memory.notes

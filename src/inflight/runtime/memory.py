@@ -10,7 +10,6 @@ import torch
 
 from inflight.runtime.config import GIB, RuntimeConfig
 from inflight.runtime.errors import InsufficientMemory
-from inflight.runtime.kv.dense import bytes_per_token
 from inflight.runtime.models.base import ModelConfig
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -38,14 +37,22 @@ def available_bytes(device: torch.device) -> int:
 
 
 def plan_memory(
-    config: RuntimeConfig, model: ModelConfig, dtype: torch.dtype, kv_dtype: torch.dtype, available: int
+    config: RuntimeConfig,
+    model: ModelConfig,
+    bytes_per_parameter: float,
+    bytes_per_kv_value: float,
+    available: int,
 ) -> MemoryPlan:
-    """Divide ``available`` bytes between weights and KV. Raises ``InsufficientMemory`` with the numbers."""
-    weight_bytes = model.num_parameters * dtype.itemsize
-    token_bytes = bytes_per_token(model.num_hidden_layers, model.num_key_value_heads, model.head_dim, kv_dtype)
+    """Divide ``available`` bytes between weights and KV; scales count among the bytes of what they scale.
+
+    Raises ``InsufficientMemory`` with the numbers.
+    """
+    heads, layers = model.num_key_value_heads, model.num_hidden_layers
+    weight_bytes = int(model.num_parameters * bytes_per_parameter)
+    token_bytes = int(layers * 2 * heads * model.head_dim * bytes_per_kv_value)
     block_bytes = token_bytes * config.block_size
     budget = int(available * config.gpu_memory_utilization)
-    weights = f"Weights: {model.num_parameters:,} parameters x {dtype.itemsize} bytes = {_gib(weight_bytes)}"
+    weights = f"Weights: {model.num_parameters:,} parameters x {bytes_per_parameter:.3g} bytes = {_gib(weight_bytes)}"
     room = f"{config.gpu_memory_utilization:g} x {_gib(available)} available = {_gib(budget)}"
     if weight_bytes > budget:
         raise InsufficientMemory(f"{weights} do not fit into {room}; free some memory or choose a smaller dtype")
@@ -64,7 +71,6 @@ def plan_memory(
             f"no room for one KV block of {block_bytes:,} bytes: {weights}; {room}; "
             f"at most {config.kv_cache_memory_bytes:,} bytes for KV"
         )
-    heads, layers = model.num_key_value_heads, model.num_hidden_layers
     return MemoryPlan(
         num_blocks,
         (
@@ -72,7 +78,7 @@ def plan_memory(
             f"Attention: {model.attention_kind}, {model.num_attention_heads} query heads on {heads} KV heads: "
             f"{token_bytes:,} bytes of KV per token",
             f"KV: {_gib(kv_bytes)} / ({config.block_size} tokens x {layers} layers x 2 x {heads} heads x "
-            f"{model.head_dim} dims x {kv_dtype.itemsize} bytes = {block_bytes:,} bytes per block) = "
+            f"{model.head_dim} dims x {bytes_per_kv_value:.5g} bytes = {block_bytes:,} bytes per block) = "
             f"{num_blocks:,} blocks = {num_blocks * config.block_size:,} tokens",
         ),
     )

@@ -1,4 +1,4 @@
-"""``TorchExecutor``: carries out a ``SchedulerOutput`` with torch: batch, forward, sample."""
+"""``ModelExecutor``: carries out a ``SchedulerOutput``: forward, sample."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from inflight.core.output import (
     StepResult,
 )
 from inflight.core.request import SeqId, TokenId
-from inflight.engine.executor import KVCapacity
-from inflight.runtime.attention.reference import ReferencePlan
-from inflight.runtime.batch import make_batch
-from inflight.runtime.kv.base import KVStore
-from inflight.runtime.models.base import Model, ModelConfig
+from inflight.runtime.forward import ForwardPass
+from inflight.runtime.models.base import ModelConfig
 from inflight.runtime.sampler import SamplerRow, UnusableLogits, sample
 
 
@@ -35,7 +32,7 @@ class _SequenceState:
     token_ids: list[TokenId]
 
 
-class TorchExecutor:
+class ModelExecutor:
     """See ``Executor``.
 
     ``model_config`` holds the model's facts, ``num_threads`` is how many a forward pass uses, ``notes`` are lines for
@@ -43,24 +40,18 @@ class TorchExecutor:
     """
 
     def __init__(
-        self,
-        model: Model,
-        model_config: ModelConfig,
-        kv: KVStore,
-        device: torch.device,
-        notes: tuple[str, ...] = (),
+        self, forward: ForwardPass, model_config: ModelConfig, device: torch.device, notes: tuple[str, ...] = ()
     ) -> None:
-        self.capacity = KVCapacity(kv.num_blocks, kv.block_size, kv.bytes_per_block)
+        self.capacity = forward.capacity
+        self.num_threads = forward.num_threads
         self.model_config = model_config
         self.device = device
-        self.num_threads = torch.get_num_threads()
         self.notes = notes
-        self._model: Model | None = model
-        self._kv: KVStore | None = kv
+        self._forward: ForwardPass | None = forward
         self._states: dict[SeqId, _SequenceState] = {}
 
     def execute(self, output: SchedulerOutput) -> StepResult:
-        """Run one step. Raises ``StepFailed`` for what torch raises; the step may then be run again."""
+        """Run one step. Raises ``StepFailed`` for what the forward pass raises; the step may then be run again."""
         started_s = time.perf_counter()
         for seq_id in output.finished:
             self._states.pop(seq_id, None)
@@ -69,8 +60,7 @@ class TorchExecutor:
         for row in output.scheduled:
             self._take_tokens(row)
         try:
-            with torch.inference_mode():
-                tokens = self._run(output) if output.scheduled else []
+            tokens = self._run(output) if output.scheduled else []
         except (RuntimeError, MemoryError, IndexError, ValueError) as error:
             raise StepFailed(f"{type(error).__name__}: {error}") from error
         sampled, failed = _by_row(output, tokens)
@@ -78,7 +68,7 @@ class TorchExecutor:
 
     def close(self) -> None:
         """Release the weights, the KV and every sequence; idempotent."""
-        self._model = self._kv = None
+        self._forward = None
         self._states.clear()
 
     def _take_tokens(self, row: ScheduledSequence) -> None:
@@ -88,12 +78,10 @@ class TorchExecutor:
         state.token_ids[row.start : row.start + len(row.token_ids)] = row.token_ids
 
     def _run(self, output: SchedulerOutput) -> list[SampledToken | UnusableLogits]:
-        if self._model is None or self._kv is None:
+        if self._forward is None:
             raise StepFailed("the executor is closed")
-        batch = make_batch(output.scheduled, self._kv.block_size, self.device)
-        plan = ReferencePlan(batch.rows, self.model_config.num_attention_heads, self._kv, self.device)
-        logits = self._model.forward(batch, plan, self._kv)
-        return sample(logits, list(self._sampler_rows(output))) if len(logits) else []
+        logits = self._forward.run(output.scheduled)
+        return sample(logits, list(self._sampler_rows(output)))
 
     def _sampler_rows(self, output: SchedulerOutput) -> Iterator[SamplerRow]:
         for row in output.scheduled:

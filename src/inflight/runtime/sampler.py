@@ -20,6 +20,7 @@ from torch import Tensor
 from inflight.core.output import NewSequence, SampledToken
 from inflight.core.request import TokenId
 from inflight.runtime.draw import uniform
+from inflight.runtime.forward import StepLogits
 
 FIRST_CANDIDATES = 1024  # top_p looks at so many likely tokens before it sorts the whole vocabulary
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
@@ -40,27 +41,46 @@ class UnusableLogits(Exception):
     """A row from which no token can be drawn; the others are not concerned."""
 
 
-def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> list[SampledToken | UnusableLogits]:
-    """Draw one token for each row of ``logits`` ``[len(rows), vocab_size]`` float32, which is left unchanged.
+def sample(logits: StepLogits, rows: Sequence[SamplerRow]) -> list[SampledToken | UnusableLogits]:
+    """Draw one token for each row of ``logits``, which is left unchanged.
 
-    What goes wrong with one row is that row's result, never an exception.
+    What goes wrong with one row is that row's result, never an exception. Greedy rows cost nothing here.
     """
-    failed = {
-        i: UnusableLogits("the model's logits are not finite")
-        for i, finite in enumerate(logits.isfinite().all(-1).tolist())
-        if not finite
-    }
-    adjusting = [i for i, row in enumerate(rows) if i not in failed and _adjusts(row)]
-    adjusted = logits.clone() if adjusting else logits
-    for i in adjusting:
+    failed: dict[int, UnusableLogits] = {}
+    drawn: dict[int, TokenId] = {}
+    rest: list[int] = []  # rows whose token is not simply the likeliest
+    for i, (row, best) in enumerate(zip(rows, logits.best, strict=True)):
+        if best < 0:
+            failed[i] = UnusableLogits("the model's logits are not finite")
+        elif row.sequence.sampling.greedy and not _adjusts(row):
+            drawn[i] = best
+        else:
+            rest.append(i)
+    with torch.inference_mode():
+        if rest:
+            _sample_rest(logits.values, rows, rest, drawn, failed)
+        results: dict[int, SampledToken | UnusableLogits] = dict(failed)
+        results.update(zip(drawn, _with_logprobs(logits.values, rows, drawn), strict=True))
+    return [results[i] for i in range(len(rows))]
+
+
+def _sample_rest(
+    logits: Tensor,
+    rows: Sequence[SamplerRow],
+    rest: Sequence[int],
+    drawn: dict[int, TokenId],
+    failed: dict[int, UnusableLogits],
+) -> None:
+    """Draw for the rows in ``rest``: into ``drawn`` or ``failed``."""
+    adjusted = logits[rest]
+    for own, i in zip(adjusted, rest, strict=True):
         try:
-            _adjust(adjusted[i], rows[i])
+            _adjust(own, rows[i])
         except ROW_ERRORS as error:
             failed[i] = UnusableLogits(f"cannot adjust the logits: {error}")
     best = adjusted.max(-1)
-    drawn: dict[int, TokenId] = {}
-    random: list[int] = []
-    for i, (value, token_id) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+    random: list[tuple[int, int]] = []  # place in ``rest``, row
+    for place, (i, value, token_id) in enumerate(zip(rest, best.values.tolist(), best.indices.tolist(), strict=True)):
         if i in failed:
             continue
         if not math.isfinite(value):
@@ -68,25 +88,23 @@ def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> list[SampledToken | Un
         elif rows[i].sequence.sampling.greedy:
             drawn[i] = token_id
         else:
-            random.append(i)
-    if random:
-        for i, probs in zip(random, _probabilities(adjusted, best.values, rows, random), strict=True):
-            try:
-                drawn[i] = _draw(probs, rows[i])
-            except ROW_ERRORS as error:
-                failed[i] = UnusableLogits(f"cannot draw a token: {error}")
-    results: dict[int, SampledToken | UnusableLogits] = dict(failed)
-    results.update(zip(drawn, _with_logprobs(logits, rows, drawn), strict=True))
-    return [results[i] for i in range(len(rows))]
+            random.append((place, i))
+    if not random:
+        return
+    places, indices = zip(*random, strict=True)
+    temperatures = adjusted.new_tensor([[rows[i].sequence.sampling.temperature] for i in indices])
+    for i, probs in zip(indices, _probabilities(adjusted[list(places)], temperatures), strict=True):
+        try:
+            drawn[i] = _draw(probs, rows[i])
+        except ROW_ERRORS as error:
+            failed[i] = UnusableLogits(f"cannot draw a token: {error}")
 
 
-def _probabilities(adjusted: Tensor, best: Tensor, rows: Sequence[SamplerRow], random: Sequence[int]) -> FloatArray:
-    """The softmax of the rows in ``random``, each at its temperature: ``[len(random), vocab_size]``."""
-    temperatures = adjusted.new_tensor([[rows[i].sequence.sampling.temperature] for i in random])
-    scaled = adjusted[random]
+def _probabilities(logits: Tensor, temperatures: Tensor) -> FloatArray:
+    """The softmax of ``logits`` ``[n, vocab_size]``, which it uses up, at ``temperatures`` ``[n, 1]``."""
     # The best token is 0 and stays so however small the temperature is; one that float32 cannot hold must not be 0.
-    scaled.sub_(best[random, None]).div_(temperatures.clamp_(min=SMALLEST))
-    return np.asarray(torch.softmax(scaled, -1).cpu().numpy())
+    logits.sub_(logits.amax(-1, keepdim=True)).div_(temperatures.clamp_(min=SMALLEST))
+    return np.asarray(torch.softmax(logits, -1).cpu().numpy())
 
 
 def _adjusts(row: SamplerRow) -> bool:

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from inflight.runtime.attention.base import AttentionPlan
 from inflight.runtime.batch import Batch
 from inflight.runtime.kv.base import KVStore
+
+ALL_ROWS = slice(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +54,14 @@ class Checkpoint(Protocol):
     def __contains__(self, name: str) -> bool:
         """Whether there is such a tensor."""
 
-    def load(self, name: str, dtype: torch.dtype) -> Tensor:
-        """Read one tensor, converted to ``dtype``. Raises ``UnsupportedModel`` if it is missing."""
+    def load(self, name: str, dtype: torch.dtype, rows: slice = ALL_ROWS) -> Tensor:
+        """Read one tensor, or some of its rows, converted to ``dtype``. Raises ``UnsupportedModel`` if it is missing."""
+
+    def load_blocks(self, name: str) -> tuple[str, NDArray[np.uint8]] | None:
+        """Read the rows of a tensor of 4-bit blocks as they are stored: format, bytes ``[rows, row_bytes]``.
+
+        The format is ``Q4_0`` or ``Q4_1``, as GGUF defines them; None for a tensor in any other.
+        """
 
 
 class Model(Protocol):

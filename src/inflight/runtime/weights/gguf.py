@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from inflight.runtime.errors import UnsupportedModel
-from inflight.runtime.models.base import ModelConfig
+from inflight.runtime.models.base import ALL_ROWS, ModelConfig
 from inflight.runtime.weights.checks import check_heads, positive, whole
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM"}
@@ -54,22 +54,37 @@ class GGUFCheckpoint:
         """Whether there is such a tensor."""
         return _gguf_name(name) in self._tensors
 
-    def load(self, name: str, dtype: torch.dtype) -> Tensor:
-        """Read and dequantise one tensor."""
-        tensor = self._tensors.get(_gguf_name(name))
-        if tensor is None:
-            raise UnsupportedModel(f"the GGUF file has no tensor {_gguf_name(name)}")
+    def load(self, name: str, dtype: torch.dtype, rows: slice = ALL_ROWS) -> Tensor:
+        """Read and dequantise one tensor, or some of its rows."""
+        tensor = self._find(name)
         try:
-            values = dequantize(tensor.data, tensor.tensor_type)
+            values = dequantize(self._in_order(name, tensor.data)[rows], tensor.tensor_type)
         except NotImplementedError:
             kind = tensor.tensor_type.name
             raise UnsupportedModel(f"{tensor.name}: the format {kind} cannot be dequantised") from None
-        if ".q_proj." in name:
-            values = _unpermute(tensor.name, values, self.config.num_attention_heads)
-        elif ".k_proj." in name:
-            values = _unpermute(tensor.name, values, self.config.num_key_value_heads)
         # A float32 tensor is a view of the read-only mapping, which torch must own before it can be written to.
         return torch.from_numpy(values if values.flags.writeable else values.copy()).to(dtype)
+
+    def load_blocks(self, name: str) -> tuple[str, NDArray[np.uint8]] | None:
+        """Read the rows of a tensor in Q4_0 or Q4_1."""
+        tensor = self._find(name)
+        if tensor.tensor_type.name not in ("Q4_0", "Q4_1"):
+            return None
+        return tensor.tensor_type.name, self._in_order(name, tensor.data)
+
+    def _find(self, name: str) -> ReaderTensor:
+        tensor = self._tensors.get(_gguf_name(name))
+        if tensor is None:
+            raise UnsupportedModel(f"the GGUF file has no tensor {_gguf_name(name)}")
+        return tensor
+
+    def _in_order(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows of numbers, or of blocks of them, in the order that the tensor's name promises."""
+        if ".q_proj." in name:
+            return _unpermute(_gguf_name(name), rows, self.config.num_attention_heads)
+        if ".k_proj." in name:
+            return _unpermute(_gguf_name(name), rows, self.config.num_key_value_heads)
+        return rows
 
 
 class _WithoutArrays(GGUFReader):
@@ -95,7 +110,7 @@ class _WithoutArrays(GGUFReader):
         return offset - orig_offs, [], [], [GGUFValueType.ARRAY]
 
 
-def _unpermute(name: str, values: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
+def _unpermute(name: str, values: NDArray[Any], num_heads: int) -> NDArray[Any]:
     """Undo the conversion's order of rows: llama.cpp rotates neighbouring pairs, the names' owner two halves."""
     if values.shape[0] % (2 * num_heads):
         raise UnsupportedModel(f"{name}: {values.shape[0]} rows are not {num_heads} heads of an even size")

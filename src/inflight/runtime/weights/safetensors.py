@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from inflight.runtime.errors import UnsupportedModel
-from inflight.runtime.models.base import ModelConfig
+from inflight.runtime.models.base import ALL_ROWS, ModelConfig
 from inflight.runtime.models.registry import check_architecture
 from inflight.runtime.weights.checks import check_heads, positive, whole
 
@@ -49,12 +49,15 @@ class SafetensorsCheckpoint:
         """Whether there is such a tensor."""
         return name in self._files
 
-    def load(self, name: str, dtype: torch.dtype) -> Tensor:
-        """Read one tensor."""
+    def load(self, name: str, dtype: torch.dtype, rows: slice = ALL_ROWS) -> Tensor:
+        """Read one tensor, or some of its rows."""
         if name not in self._files:
             raise UnsupportedModel(f"the checkpoint has no tensor {name}")
-        tensor: Tensor = self._files[name].get_tensor(name)
+        tensor: Tensor = self._files[name].get_slice(name)[rows]
         return tensor.to(dtype)
+
+    def load_blocks(self, name: str) -> None:
+        """There are no 4-bit blocks in this format."""
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,110 @@
+// Rows of float32 -> groups of int8: scale = largest magnitude / 127, ties to even. A NaN makes its group's scale NaN,
+// an infinity too, so that neither is lost.
+#pragma once
+#include "../formats.h"
+
+namespace {
+
+using inflight::ActivationGroup;
+using inflight::Basis;
+using inflight::GROUP;
+
+constexpr int GROUP_VECTORS = GROUP / LANES;
+using Group = F[GROUP_VECTORS];
+
+// One stage of the Walsh-Hadamard transform within each vector: (a, b) -> (a + b, a - b) for lanes N apart.
+template <int N>
+inline F butterfly(F x) {
+  static constexpr auto signs = [] {
+    struct { float of[LANES]; } s{};
+    for (int i = 0; i < LANES; i++) s.of[i] = i & N ? -1.0f : 1.0f;
+    return s;
+  }();
+  return fma(x, load(signs.of), swap_lanes<N>(x));
+}
+
+// Both halves of a group times H / 32; see Basis.
+inline void rotate_halves(Group& x) {
+  static_assert(2 * 2 * LANES == GROUP, "a half is two vectors");
+  for (int i = 0; i < GROUP_VECTORS; i += 2) {
+    const F sum = add(x[i], x[i + 1]);
+    x[i + 1] = sub(x[i], x[i + 1]);
+    x[i] = sum;
+  }
+  for (F& v : x) v = mul(butterfly<1>(butterfly<2>(butterfly<4>(butterfly<8>(v)))), fill(1.0f / 32));
+}
+
+template <Basis B>
+inline void quantize_group(Group& x, ActivationGroup& out) {
+  if (B == Basis::ROTATED) rotate_halves(x);
+  constexpr int N = GROUP_VECTORS;
+  F top = zero(), poison = zero();
+  for (int i = 0; i < N; i++) {
+    top = larger(magnitude(x[i]), top);
+    poison = fma(x[i], zero(), poison);  // 0, but NaN where x is not finite
+  }
+  const float largest_value = largest(top);
+  // A magnitude whose inverse is not a float32 is a zero to every product.
+  const bool empty = !(largest_value > 1e-36f);
+  const float inverse = empty ? 0.0f : 127.0f / largest_value;
+  out.scale = (empty ? 0.0f : largest_value / 127.0f) + sum(poison);
+  I totals[2] = {fill_i(0), fill_i(0)};
+  for (int i = 0; i < N; i++) {
+    const I q = to_int(smaller(fill(127.0f), larger(fill(-127.0f), mul(x[i], fill(inverse)))));
+    store_i8(out.values + i * LANES, q);
+    totals[i / (N / 2)] = add_i(totals[i / (N / 2)], q);
+  }
+  for (int h = 0; h < 2; h++) {
+    const int32_t total = sum_i(totals[h]);
+    if (B == Basis::PLAIN)
+      out.sums[h] = (float)total;
+    else
+      out.offsets[h] = (int32_t)(-128u * (uint32_t)total);  // where the scale is NaN, they may be any
+  }
+}
+
+// n inputs, zeros after them up to a whole group.
+inline F load_padded(const float* x, int at, int n) {
+  if (at + LANES <= n) return load(x + at);
+  float padded[LANES] = {};
+  for (int i = at; i < n; i++) padded[i - at] = x[i];
+  return load(padded);
+}
+
+template <Basis B>
+void quantize(const float* x, int n, ActivationGroup* out) {
+  for (int g = 0; g * GROUP < n; g++) {
+    Group group;
+    for (int i = 0; i < GROUP_VECTORS; i++) group[i] = load_padded(x, g * GROUP + i * LANES, n);
+    quantize_group<B>(group, out[g]);
+  }
+}
+
+// x / sqrt(mean(x^2) + eps) * weight, then quantized (Zhang and Sennrich, arXiv:1910.07467).
+template <Basis B>
+void rms_norm_quantize(const float* x, const float* weight, float eps, int n, ActivationGroup* out) {
+  F squares = zero();
+  for (int i = 0; i < n; i += LANES) {
+    const F v = load_padded(x, i, n);
+    squares = fma(v, v, squares);
+  }
+  const F factor = fill(1.0f / __builtin_sqrtf(sum(squares) / (float)n + eps));
+  for (int g = 0; g * GROUP < n; g++) {
+    Group group;
+    for (int i = 0; i < GROUP_VECTORS; i++) {
+      const int at = g * GROUP + i * LANES;
+      group[i] = mul(mul(load_padded(x, at, n), factor), load_padded(weight, at, n));
+    }
+    quantize_group<B>(group, out[g]);
+  }
+}
+
+// silu(gate) * up of one group, quantized (Shazeer, arXiv:2002.05202).
+template <Basis B>
+void swiglu_quantize(const float* gate, const float* up, ActivationGroup* out) {
+  Group group;
+  for (int i = 0; i < GROUP_VECTORS; i++) group[i] = mul(silu(load(gate + i * LANES)), load(up + i * LANES));
+  quantize_group<B>(group, *out);
+}
+
+}  // namespace

@@ -1,0 +1,120 @@
+#include "linear.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace inflight {
+
+namespace {
+
+constexpr int MAX_TILE_ROWS = 256;   // their activations stay in a core's cache while the columns pass by
+constexpr int TILES_PER_THREAD = 8;  // enough that no thread waits long for the last one
+constexpr int BLOCKS_PER_SWIGLU = 2 * GROUP / COLUMNS;
+
+// Tiles are ranges of columns by ranges of rows. How rows are cut changes no bit of them.
+class Product : public Operation {
+ public:
+  Product(std::string name, const Isa& isa, Weights weights, Buffer& x, Rows rows, int unit)
+      : isa_(isa), weights_(weights), x_(x), name_(std::move(name)), rows_(rows), unit_(unit) {}
+
+  std::string name() const override { return name_; }
+
+  int begin(const Step& step, int num_threads) override {
+    const int rows = count(step, rows_);
+    if (rows == 0) return 0;
+    num_row_tiles_ = ceil_div(rows, MAX_TILE_ROWS);
+    const int num_units = weights_.num_blocks() / unit_;
+    const int wanted = std::max(1, num_threads * TILES_PER_THREAD / num_row_tiles_);
+    units_per_tile_ = std::max(1, num_units / wanted);
+    return num_row_tiles_ * ceil_div(num_units, units_per_tile_);
+  }
+
+  void run(const Step& step, int tile) override {
+    const int rows = count(step, rows_);
+    const int row_tile = tile % num_row_tiles_, first_unit = tile / num_row_tiles_ * units_per_tile_;
+    const int from = (int)((int64_t)rows * row_tile / num_row_tiles_);
+    const int to = (int)((int64_t)rows * (row_tile + 1) / num_row_tiles_);
+    const int last_unit = std::min(first_unit + units_per_tile_, weights_.num_blocks() / unit_);
+    const int num_pieces = ceil_div(to - from, isa_.max_rows);  // of equal heights: 9 rows are 5 and 4, not 8 and 1
+    for (int unit = first_unit; unit < last_unit; unit++)
+      for (int piece = 0; piece < num_pieces; piece++) {
+        const int first = from + (to - from) * piece / num_pieces;
+        run_piece(unit, first, from + (to - from) * (piece + 1) / num_pieces - first);
+      }
+  }
+
+ protected:
+  virtual void run_piece(int unit, int row, int num_rows) = 0;
+
+  const Isa& isa_;
+  const Weights weights_;
+  Buffer& x_;
+
+ private:
+  const std::string name_;
+  const Rows rows_;
+  const int unit_;  // blocks that are computed together
+  int num_row_tiles_ = 1, units_per_tile_ = 1;
+};
+
+class Linear : public Product {
+ public:
+  Linear(std::string name, const Isa& isa, Weights weights, Buffer& x, Buffer& out, bool add, Rows rows)
+      : Product(std::move(name), isa, weights, x, rows, 1), out_(out), add_(add) {}
+
+ protected:
+  void run_piece(int block, int row, int num_rows) override {
+    alignas(64) float product[16 * COLUMNS];
+    weights_.multiply(isa_, block, x_.row<ActivationGroup>(row), num_rows, product);
+    const int at = block * COLUMNS, width = std::min(COLUMNS, weights_.num_outputs - at);
+    for (int r = 0; r < num_rows; r++) {
+      float* out = out_.row<float>(row + r) + at;
+      const float* from = product + r * COLUMNS;
+      if (add_)
+        for (int i = 0; i < width; i++) out[i] += from[i];
+      else
+        std::memcpy(out, from, sizeof(float) * width);
+    }
+  }
+
+ private:
+  Buffer& out_;
+  const bool add_;
+};
+
+class Swiglu : public Product {
+ public:
+  Swiglu(std::string name, const Isa& isa, Weights weights, Buffer& x, Buffer& out, Basis basis)
+      : Product(std::move(name), isa, weights, x, Rows::TOKENS, BLOCKS_PER_SWIGLU), out_(out), basis_((int)basis) {}
+
+ protected:
+  void run_piece(int unit, int row, int num_rows) override {
+    alignas(64) float product[16 * COLUMNS], wide[16 * 2 * GROUP];
+    for (int b = 0; b < BLOCKS_PER_SWIGLU; b++) {
+      weights_.multiply(isa_, unit * BLOCKS_PER_SWIGLU + b, x_.row<ActivationGroup>(row), num_rows, product);
+      for (int r = 0; r < num_rows; r++)
+        std::memcpy(wide + r * 2 * GROUP + b * COLUMNS, product + r * COLUMNS, sizeof(float) * COLUMNS);
+    }
+    for (int r = 0; r < num_rows; r++)
+      isa_.swiglu_quantize[basis_](wide + r * 2 * GROUP, wide + r * 2 * GROUP + GROUP,
+                                   out_.row<ActivationGroup>(row + r) + unit);
+  }
+
+ private:
+  Buffer& out_;
+  const int basis_;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> make_linear(std::string name, const Isa& isa, Weights weights, Buffer& x, Buffer& out,
+                                       bool add, Rows rows) {
+  return std::make_unique<Linear>(std::move(name), isa, weights, x, out, add, rows);
+}
+
+std::unique_ptr<Operation> make_swiglu(std::string name, const Isa& isa, Weights weights, Buffer& x, Buffer& out,
+                                       Basis basis) {
+  return std::make_unique<Swiglu>(std::move(name), isa, weights, x, out, basis);
+}
+
+}  // namespace inflight

@@ -1,0 +1,86 @@
+#include "program.h"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <chrono>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace inflight {
+
+namespace {
+
+constexpr int NUM_SPINS = 4000;  // some 50 microseconds: the tail of a tile, far less than a time slice
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Buffer& Program::new_buffer(size_t row_bytes, bool of_logits) {
+  auto& buffers = of_logits ? logit_buffers_ : token_buffers_;
+  return *buffers.emplace_back(std::make_unique<Buffer>(row_bytes));
+}
+
+void Program::append(std::unique_ptr<Operation> operation) {
+  operations_.push_back(std::move(operation));
+  progress_.push_back(std::make_unique<Progress>());
+}
+
+void Program::run(Step step) {
+  step_ = std::move(step);
+  for (auto& buffer : token_buffers_) buffer->reserve(step_.num_tokens());
+  for (auto& buffer : logit_buffers_) buffer->reserve(step_.num_logits());
+  for (size_t i = 0; i < operations_.size(); i++) {
+    Progress& progress = *progress_[i];
+    progress.num_tiles = operations_[i]->begin(step_, num_threads_);
+    progress.next.store(0, std::memory_order_relaxed);
+    progress.done.store(0, std::memory_order_relaxed);
+  }
+#pragma omp parallel num_threads(num_threads_)
+  work(omp_get_thread_num());
+}
+
+void Program::work(int thread) {
+  double before_s = thread == 0 ? now_s() : 0;
+  for (size_t i = 0; i < operations_.size(); i++) {
+    Progress& progress = *progress_[i];
+    const int num_tiles = progress.num_tiles;
+    for (int tile; (tile = progress.next.fetch_add(1, std::memory_order_relaxed)) < num_tiles;) {
+      operations_[i]->run(step_, tile);
+      progress.done.fetch_add(1, std::memory_order_release);
+    }
+    for (int spins = 0; progress.done.load(std::memory_order_acquire) < num_tiles; spins++) {
+      if (spins < NUM_SPINS)
+        pause_briefly();
+      else
+        sched_yield();
+    }
+    if (thread == 0) {
+      const double after_s = now_s();
+      progress.seconds += after_s - before_s;
+      before_s = after_s;
+    }
+  }
+}
+
+std::map<std::string, double> Program::take_seconds() {
+  std::map<std::string, double> seconds;
+  for (size_t i = 0; i < operations_.size(); i++) {
+    seconds[operations_[i]->name()] += progress_[i]->seconds;
+    progress_[i]->seconds = 0;
+  }
+  return seconds;
+}
+
+}  // namespace inflight

@@ -1,0 +1,45 @@
+"""The contract of a forward pass: a model with its KV memory, ready to run steps. One file per backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from inflight.core.output import ScheduledSequence
+from inflight.engine.executor import KVCapacity
+
+
+@dataclass(frozen=True, slots=True)
+class StepLogits:
+    """The logits of the R rows that want some, in the order of the scheduled sequences."""
+
+    values: Tensor  # [R, vocab_size] float32; valid until the next step
+    best: Sequence[int]  # [R]: the likeliest token, the first of equals; -1 where a logit is not finite
+
+    @classmethod
+    def of(cls, values: Tensor) -> StepLogits:
+        """Find the likeliest tokens of ``values`` with torch."""
+        if not len(values):
+            return cls(values, [])
+        best: list[int] = torch.where(values.isfinite().all(-1), values.argmax(-1), -1).tolist()
+        return cls(values, best)
+
+
+class ForwardPass(Protocol):
+    """Weights, KV memory and the arithmetic of one step.
+
+    A row's logits have the same bits whatever the other rows are and however its sequence was cut into chunks.
+    """
+
+    capacity: KVCapacity
+    num_threads: int
+
+    def run(self, scheduled: Sequence[ScheduledSequence]) -> StepLogits:
+        """Run one step: store the KV of its tokens, return the logits that are wanted. It may be run again."""
+
+    def take_seconds(self) -> dict[str, float]:
+        """Seconds of wall time by operation since the last call; empty where nobody measures."""

@@ -1,0 +1,84 @@
+"""Llama as a program of native kernels; the same model as ``llama.py``, where the arithmetic can be read in torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from inflight.native import kernels
+from inflight.runtime.errors import UnsupportedModel
+from inflight.runtime.linear.packed import Piece, by_turns, one_after_the_other, pack
+from inflight.runtime.models.base import Checkpoint
+from inflight.runtime.models.rope import inverse_frequencies
+
+FLOAT_BYTES = 4
+
+
+def build_llama(
+    checkpoint: Checkpoint, quantization: str, program: kernels.ForwardPass, kv: kernels.KVCache
+) -> tuple[kernels.Buffer, kernels.Buffer]:
+    """Append the model's operations to ``program``; return its buffers of logits and of the likeliest tokens.
+
+    Raises ``UnsupportedModel``.
+    """
+    config = checkpoint.config
+    hidden_size, intermediate_size, vocab_size = config.hidden_size, config.intermediate_size, config.vocab_size
+    num_heads, num_kv_heads, head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    q_size, kv_size = num_heads * head_dim, num_kv_heads * head_dim
+    if f"model.layers.{config.num_hidden_layers}.input_layernorm.weight" in checkpoint:
+        raise UnsupportedModel(f"there are weights of more layers than the {config.num_hidden_layers} configured")
+
+    def norm(name: str) -> NDArray[np.float32]:
+        weight = checkpoint.load(f"{name}.weight", torch.float32)
+        if weight.shape != (hidden_size,):
+            raise UnsupportedModel(f"{name} is of shape {list(weight.shape)}, by the configuration {[hidden_size]}")
+        return weight.numpy()
+
+    def weights(pieces: list[Piece], num_inputs: int) -> kernels.Weights:
+        return pack(checkpoint, pieces, num_inputs, quantization)
+
+    def floats(size: int, rows: kernels.Rows = kernels.Rows.TOKENS) -> kernels.Buffer:
+        return program.buffer(size * FLOAT_BYTES, rows)
+
+    def quantized(size: int, rows: kernels.Rows = kernels.Rows.TOKENS) -> kernels.Buffer:
+        return program.buffer(kernels.quantized_bytes(size), rows)
+
+    hidden, qkv, angles, attended = (floats(size) for size in (hidden_size, q_size + 2 * kv_size, head_dim, q_size))
+    normed, mixed, activated = quantized(hidden_size), quantized(q_size), quantized(intermediate_size)
+    embedding = weights(one_after_the_other([("model.embed_tokens", vocab_size)]), hidden_size)
+    program.embedding(embedding, hidden)
+    program.angles(inverse_frequencies(config).numpy(), angles)
+    attention = program.attention_plan(kv, num_heads)
+    for layer in range(config.num_hidden_layers):
+        prefix = f"model.layers.{layer}"
+        sizes = {"q": q_size, "k": kv_size, "v": kv_size}
+        qkv_weights = weights(
+            one_after_the_other([(f"{prefix}.self_attn.{name}_proj", size) for name, size in sizes.items()]),
+            hidden_size,
+        )
+        out = weights(one_after_the_other([(f"{prefix}.self_attn.o_proj", hidden_size)]), q_size)
+        gate_up = weights(
+            by_turns(f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj", intermediate_size), hidden_size
+        )
+        down = weights(one_after_the_other([(f"{prefix}.mlp.down_proj", hidden_size)]), intermediate_size)
+
+        input_norm, eps = norm(f"{prefix}.input_layernorm"), config.rms_norm_eps
+        program.rms_norm("norm", hidden, input_norm, eps, normed, qkv_weights.basis)
+        program.linear("qkv", normed, qkv_weights, qkv)
+        program.rotary(qkv, angles, kv, layer, num_heads)
+        program.attention(attention, qkv, kv, layer, attended)
+        program.attention_output(attention, kv, attended, mixed, out.basis)
+        program.linear("o", mixed, out, hidden, add=True)
+        program.rms_norm("norm", hidden, norm(f"{prefix}.post_attention_layernorm"), eps, normed, gate_up.basis)
+        program.swiglu("gate_up", normed, gate_up, activated, down.basis)
+        program.linear("down", activated, down, hidden, add=True)
+    last = quantized(hidden_size, kernels.Rows.LOGITS)
+    logits, best = floats(vocab_size, kernels.Rows.LOGITS), floats(1, kernels.Rows.LOGITS)
+    output = embedding
+    if not config.tie_word_embeddings:
+        output = weights(one_after_the_other([("lm_head", vocab_size)]), hidden_size)
+    program.rms_norm("norm", hidden, norm("model.norm"), config.rms_norm_eps, last, output.basis, kernels.Rows.LOGITS)
+    program.linear("logits", last, output, logits, rows=kernels.Rows.LOGITS)
+    program.argmax(logits, vocab_size, best)
+    return logits, best

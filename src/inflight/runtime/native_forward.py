@@ -1,0 +1,61 @@
+"""The forward pass in native kernels: one call a step, quantised weights, paged KV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+import torch
+
+from inflight.core.output import ScheduledSequence
+from inflight.engine.executor import KVCapacity
+from inflight.native import kernels
+from inflight.runtime.forward import StepLogits
+
+
+class NativeForward:
+    """See ``ForwardPass``. ``logits`` and ``best`` are buffers that the program fills for rows that want logits."""
+
+    def __init__(
+        self,
+        program: kernels.ForwardPass,
+        logits: kernels.Buffer,
+        best: kernels.Buffer,
+        capacity: KVCapacity,
+        num_threads: int,
+    ) -> None:
+        self.capacity = capacity
+        self.num_threads = num_threads
+        self._program = program
+        self._logits = logits
+        self._best = best
+
+    def run(self, scheduled: Sequence[ScheduledSequence]) -> StepLogits:
+        """Run one step; see ``ForwardPass``. Raises ``ValueError`` for a token or a block that does not exist."""
+        block_size = self.capacity.block_size
+        tables: list[Sequence[int]] = []
+        for row in scheduled:
+            num_blocks = -(-(row.start + len(row.token_ids)) // block_size)
+            if len(row.block_table) < num_blocks:
+                raise ValueError(f"{row.seq_id}: {len(row.block_table)} blocks do not hold {num_blocks * block_size}")
+            tables.append(row.block_table[:num_blocks])
+        num_logits = [row.num_logits for row in scheduled]
+        self._program.run(
+            _ints(chain.from_iterable(row.token_ids for row in scheduled)),
+            _ints(row.start for row in scheduled),
+            _ints(len(row.token_ids) for row in scheduled),
+            _ints(num_logits),
+            _ints(chain.from_iterable(tables)),
+        )
+        total = sum(num_logits)
+        values = torch.from_numpy(self._logits.rows(total).view(np.float32))
+        return StepLogits(values, self._best.rows(total).view(np.int32)[:, 0].tolist())
+
+    def take_seconds(self) -> dict[str, float]:
+        """Seconds by operation, waiting for the slowest thread included."""
+        return self._program.take_seconds()
+
+
+def _ints(values: object) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.fromiter(values, dtype=np.int32)  # type: ignore[call-overload]
