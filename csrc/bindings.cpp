@@ -127,6 +127,13 @@ void check_buffer(const Buffer& buffer, size_t row_bytes) {
   require(buffer.row_bytes() >= row_bytes, "a buffer's rows are too small for the operation");
 }
 
+template <double (*per_s)(const Isa&, int, int64_t, int)>
+double measure(const Isa* isa, int num_threads, int64_t num_rounds, int num_tries) {
+  require(num_threads > 0 && num_rounds > 0 && num_tries > 0, "all numbers must be at least 1");
+  nb::gil_scoped_release released;
+  return per_s(*isa, num_threads, num_rounds, num_tries);
+}
+
 size_t quantized_bytes(int size) { return sizeof(ActivationGroup) * ceil_div(size, GROUP); }
 
 }  // namespace
@@ -253,4 +260,12 @@ NB_MODULE(_kernels, m) {
       }, "x"_a, "size"_a, "out"_a)
       .def("run", &ForwardPass::run, "token_ids"_a, "starts"_a, "q_lens"_a, "num_logits"_a, "block_tables"_a)
       .def("take_seconds", [](ForwardPass& self) { return self.program().take_seconds(); });
+
+  m.def("dot_operations_per_s", &measure<dot_operations_per_s>, "isa"_a, "num_threads"_a, "num_rounds"_a, "num_tries"_a);
+  m.def("fma_operations_per_s", &measure<fma_operations_per_s>, "isa"_a, "num_threads"_a, "num_rounds"_a, "num_tries"_a);
+  m.def("read_bytes_per_s", [](const Isa* isa, int num_threads, size_t num_bytes, int64_t num_rounds, int num_tries) {
+    require(num_threads > 0 && num_bytes > 0 && num_rounds > 0 && num_tries > 0, "all numbers must be at least 1");
+    nb::gil_scoped_release released;
+    return read_bytes_per_s(*isa, num_threads, num_bytes, num_rounds, num_tries);
+  }, "isa"_a, "num_threads"_a, "num_bytes"_a, "num_rounds"_a, "num_tries"_a);
 }

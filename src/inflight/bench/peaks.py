@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from inflight.native import kernels
 
-NUM_ROUNDS = 400_000  # of a loop over registers: some milliseconds
-MIN_READ_BYTES = 2**25  # of one try and thread: enough that its start costs nothing
+NUM_ROUNDS = 5_000_000  # of a loop over registers: some ten milliseconds, longer than a burst of a higher clock
+MIN_READ_BYTES = 2**28  # of one try and thread, for the same reason
 READ_SIZES = tuple(2**exponent for exponent in range(15, 30))  # bytes that all threads together read again and again
 
 
@@ -29,8 +32,12 @@ class Peaks:
     read_bytes_per_s: tuple[tuple[int, float], ...]  # (bytes that are read again and again, rate), by size
 
     def read_rate(self, num_bytes: int) -> float:
-        """Bytes per second at which so many bytes can be read again and again: of the cache that holds them."""
-        return next((rate for size, rate in self.read_bytes_per_s if size >= num_bytes), self.read_bytes_per_s[-1][1])
+        """Bytes per second at which so many bytes can be read again and again: of the cache that holds them.
+
+        Read off between the two measured sizes beside it, on a logarithmic scale.
+        """
+        sizes, rates = zip(*self.read_bytes_per_s, strict=True)
+        return float(np.interp(math.log2(num_bytes), [math.log2(size) for size in sizes], rates))
 
     def bound(self, int8_operations: float, fp32_operations: float, num_bytes: float, working_set_bytes: int) -> Bound:
         """The roofline (Williams, Waterman, Patterson, CACM 52(4), 2009): arithmetic and reading overlap perfectly."""

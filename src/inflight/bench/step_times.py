@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from inflight.runtime.runner import ModelExecutor
 LANE = "bench"
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXT = 256  # tokens that each row has stored
-NUM_STEPS = 15  # measured ones of each batch size, after one that is not
+NUM_STEPS = 15  # of each batch size
 _TENSORS = {  # whose packed matrix is 4 bits wide if all of them come in 4-bit blocks
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "o": ("self_attn.o_proj",),
@@ -52,7 +51,7 @@ def step_times(
     """Load the model and time it. Raises what loading raises."""
     checkpoint = open_checkpoint(path)
     model = checkpoint.config
-    blocks_each = -(-(context + NUM_STEPS + 1) // 16)
+    blocks_each = -(-(context + 1) // 16)
     config = RuntimeConfig(
         quantization=quantization, num_threads=num_threads, num_gpu_blocks_override=max(batch_sizes) * blocks_each
     )
@@ -111,7 +110,7 @@ def _prefilled(
 
 
 def _decode_s(executor: ModelExecutor, rows: Sequence[tuple[str, tuple[int, ...]]], context: int) -> float:
-    """Median seconds of a step in which each row decodes the token after its context."""
+    """Seconds of the fastest of several steps in which each row decodes the token after its context."""
     scheduled = tuple(ScheduledSequence((name, 0), (1,), context, blocks, 1) for name, blocks in rows)
     step = SchedulerOutput(LANE, 0, scheduled)
-    return statistics.median([executor.execute(step).duration_s for _ in range(NUM_STEPS + 1)][1:])
+    return min(executor.execute(step).duration_s for _ in range(NUM_STEPS))
