@@ -45,7 +45,8 @@ struct PackedWeights {
         groups(groups_), bias(bias_) {
         require(num_outputs > 0 && num_inputs > 0, "weights need at least one output and one input");
     require(groups_.nbytes() == weight_bytes(format, num_outputs, num_inputs), "the packed weights are not of the size that their shape needs");
-    require(!bias_ || (int)bias_->size() == num_outputs, "the bias is not of the size of the outputs");
+    require(!bias_ || (int)bias_->size() == weights.num_blocks() * COLUMNS,
+            "the bias is not of the size of the outputs, in whole blocks");
   }
 };
 

@@ -48,6 +48,9 @@ struct Q4Group {  // plain: w[i][n] = scales[i / HALF][n] * q + minimums[i / HAL
 };
 static_assert(sizeof(Q4Group) == 1280);
 
+enum class WeightFormat { INT8, Q4 };
+constexpr int NUM_WEIGHT_FORMATS = 2;
+
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace inflight

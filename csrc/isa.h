@@ -20,16 +20,24 @@ struct AttentionTile {
   float* states;           // [num_rows][state_stride(head_dim)]
 };
 
+// Rows of activations by neighbouring blocks of weights.
+struct BlockProduct {
+  const void* weights;  // [num_blocks][num_groups]
+  int num_blocks;
+  const ActivationGroup* x;  // [num_rows][num_groups]
+  int num_rows, num_groups;
+  const float* bias;  // [num_blocks][COLUMNS], or null
+};
+
 struct Isa {
   const char* name;
-  int max_rows;  // what multiply_* takes at once
-  // out[r][n] += x[r] . w[:, n] for rows x [rows][groups] and one block of COLUMNS columns; out is [rows][COLUMNS].
-  void (*multiply_int8)(const void* w, const ActivationGroup* x, int rows, int groups, float* out);
-  void (*multiply_q4)(const void* w, const ActivationGroup* x, int rows, int groups, float* out);
+  // out[row][:width] = (or += if `add`) bias + x[row] . w; rows of out are `stride` apart. Indexed by WeightFormat.
+  void (*linear[NUM_WEIGHT_FORMATS])(const BlockProduct&, float* out, size_t stride, int width, bool add);
+  // out[row][i] = quantize(silu(gate) * up), one group of it, from GROUP columns of gate and those of up after them.
+  void (*swiglu[NUM_WEIGHT_FORMATS][NUM_BASES])(const BlockProduct&, ActivationGroup* out, size_t stride);
   // Indexed by Basis.
   void (*quantize[NUM_BASES])(const float* x, int n, ActivationGroup* out);
   void (*rms_norm_quantize[NUM_BASES])(const float* x, const float* weight, float eps, int n, ActivationGroup* out);
-  void (*swiglu_quantize[NUM_BASES])(const float* gate, const float* up, ActivationGroup* out);
   // The place of the largest of n numbers, the first of equals; -1 if any is NaN or infinite.
   int (*argmax)(const float* x, int n);
   int max_queries;  // rows that attend takes at once

@@ -1,15 +1,16 @@
-// Products of quantized rows with a block of COLUMNS quantized columns.
+// Products of quantized rows with a block of COLUMNS quantized columns, and what follows them fused in: storing, adding
+// to the residual, or SwiGLU (Shazeer, arXiv:2002.05202) and quantizing.
 //
 // Integer sums within a group are exact; each row then adds its groups from first to last in float32. Neither depends
 // on the rows that share a tile, so a row has the same bits whatever the batch is.
 #pragma once
-#include "../formats.h"
+#include "../isa.h"
+#include "quantize.h"
 
 namespace {
 
-using inflight::ActivationGroup;
+using inflight::BlockProduct;
 using inflight::COLUMNS;
-using inflight::GROUP;
 using inflight::HALF;
 using inflight::Int8Group;
 using inflight::Q4Group;
@@ -21,6 +22,9 @@ inline I broadcast4(const int8_t* p) {  // four neighbouring inputs, in every la
   __builtin_memcpy(&four, p, 4);
   return fill_i(four);
 }
+
+// The compiler would load a whole group of weights ahead of its use, and spill it.
+inline void no_loads_ahead() { asm volatile("" ::: "memory"); }
 
 // R row pointers from two registers more than R / 4: the compiler keeps R of them otherwise, and spills.
 template <int R>
@@ -42,45 +46,43 @@ struct RowPointers {
 
 // out[r][n] += sum over the groups of x[r] . w[:, n]; x is [R][groups], out is [R][COLUMNS].
 template <int R>
-void multiply_int8(const Int8Group* w, const ActivationGroup* x, int groups, float* out) {
+void multiply(const Int8Group* w, const ActivationGroup* x, int groups, float* out) {
   RowPointers<R> rows(x, groups);
+  alignas(64) float first[R * COLUMNS];  // of the first half; there are no registers left for them
   for (int g = 0; g < groups; g++, w++, rows.next()) {
-    F total[R][VECTORS];
+#pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
       I acc[R][VECTORS];
       for (int r = 0; r < R; r++)
         for (auto& a : acc[r]) a = fill_i(rows[r].offsets[h]);
 #pragma GCC unroll UNROLL
       for (int k = 0; k < HALF / 4; k++) {
+        no_loads_ahead();
         I columns[VECTORS];
-        for (int v = 0; v < VECTORS; v++) {
-          __builtin_prefetch(w[2].values[h * HALF / 4 + k][v * LANES]);
-          columns[v] = load_i(w->values[h * HALF / 4 + k][v * LANES]);
-        }
+        for (int v = 0; v < VECTORS; v++) columns[v] = load_i(w->values[h * HALF / 4 + k][v * LANES]);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
           const I four = broadcast4(rows[r].values + h * HALF + 4 * k);
           for (int v = 0; v < VECTORS; v++) acc[r][v] = dot(acc[r][v], columns[v], four);
         }
       }
-      for (int v = 0; v < VECTORS; v++) {
-        const F scale = load_f16(w->scales[h] + v * LANES);
-        for (int r = 0; r < R; r++) {
-          const F sums = to_float(acc[r][v]);
-          total[r][v] = h == 0 ? mul(sums, scale) : fma(sums, scale, total[r][v]);
+      F scales[VECTORS];
+      for (int v = 0; v < VECTORS; v++) scales[v] = load_f16(w->scales[h] + v * LANES);
+      for (int r = 0; r < R; r++)
+        for (int v = 0; v < VECTORS; v++) {
+          float* f = first + r * COLUMNS + v * LANES;
+          float* o = out + r * COLUMNS + v * LANES;
+          if (h == 0)
+            store(f, mul(to_float(acc[r][v]), scales[v]));
+          else
+            store(o, fma(fma(to_float(acc[r][v]), scales[v], load(f)), fill(rows[r].scale), load(o)));
         }
-      }
     }
-    for (int r = 0; r < R; r++)
-      for (int v = 0; v < VECTORS; v++) {
-        float* o = out + r * COLUMNS + v * LANES;
-        store(o, fma(total[r][v], fill(rows[r].scale), load(o)));
-      }
   }
 }
 
 template <int R>
-void multiply_q4(const Q4Group* w, const ActivationGroup* x, int groups, float* out) {
+void multiply(const Q4Group* w, const ActivationGroup* x, int groups, float* out) {
   RowPointers<R> rows(x, groups);
   const I low_bits = fill_i(0x0f0f0f0f);
   for (int g = 0; g < groups; g++, w++, rows.next()) {
@@ -91,9 +93,9 @@ void multiply_q4(const Q4Group* w, const ActivationGroup* x, int groups, float* 
         for (auto& a : acc[r]) a = fill_i(0);
 #pragma GCC unroll 4
       for (int k = 0; k < HALF / 8; k++) {
+        no_loads_ahead();
         I low[VECTORS], high[VECTORS];
         for (int v = 0; v < VECTORS; v++) {
-          __builtin_prefetch(w[3].values[h][k][v * LANES]);
           const I both = load_i(w->values[h][k][v * LANES]);
           low[v] = and_i(both, low_bits);
           high[v] = and_i(shift_right<4>(both), low_bits);
@@ -122,16 +124,64 @@ void multiply_q4(const Q4Group* w, const ActivationGroup* x, int groups, float* 
   }
 }
 
-template <int R = MAX_ROWS>
-void multiply_int8_rows(const void* w, const ActivationGroup* x, int rows, int groups, float* out) {
-  if (rows == R) return multiply_int8<R>((const Int8Group*)w, x, groups, out);
-  if constexpr (R > 1) multiply_int8_rows<R - 1>(w, x, rows, groups, out);
+// product[rows][COLUMNS] = bias + x . w of one block, for as many rows as fit into the registers.
+template <class Weights, int R = MAX_ROWS>
+inline void multiply_piece(const BlockProduct& p, int block, int first_row, int rows, float* product) {
+  if (rows == R) {
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < COLUMNS; v += LANES)
+        store(product + r * COLUMNS + v, p.bias ? load(p.bias + block * COLUMNS + v) : zero());
+    multiply<R>((const Weights*)p.weights + (size_t)block * p.num_groups, p.x + (size_t)first_row * p.num_groups,
+                p.num_groups, product);
+  } else if constexpr (R > 1) {
+    multiply_piece<Weights, R - 1>(p, block, first_row, rows, product);
+  }
 }
 
-template <int R = MAX_ROWS>
-void multiply_q4_rows(const void* w, const ActivationGroup* x, int rows, int groups, float* out) {
-  if (rows == R) return multiply_q4<R>((const Q4Group*)w, x, groups, out);
-  if constexpr (R > 1) multiply_q4_rows<R - 1>(w, x, rows, groups, out);
+// Calls run(first row, rows) for pieces of equal heights: 9 rows are 5 and 4, not 8 and 1.
+template <class Run>
+inline void in_pieces(int num_rows, Run run) {
+  const int num_pieces = (num_rows + MAX_ROWS - 1) / MAX_ROWS;
+  for (int piece = 0; piece < num_pieces; piece++) {
+    const int first = num_rows * piece / num_pieces;
+    run(first, num_rows * (piece + 1) / num_pieces - first);
+  }
+}
+
+template <class Weights>
+void linear(const BlockProduct& p, float* out, size_t stride, int width, bool add_to) {
+  alignas(64) float product[MAX_ROWS * COLUMNS];
+  for (int block = 0; block < p.num_blocks; block++, out += COLUMNS, width -= COLUMNS)
+    in_pieces(p.num_rows, [&](int first, int rows) {
+      multiply_piece<Weights>(p, block, first, rows, product);
+      for (int r = 0; r < rows; r++) {
+        float* o = out + stride * (first + r);
+        const float* from = product + r * COLUMNS;
+        if (width >= COLUMNS)
+          for (int v = 0; v < COLUMNS; v += LANES)
+            store(o + v, add_to ? add(load(o + v), load(from + v)) : load(from + v));
+        else
+          for (int i = 0; i < width; i++) o[i] = add_to ? o[i] + from[i] : from[i];
+      }
+    });
+}
+
+template <class Weights, Basis B>
+void swiglu(const BlockProduct& p, ActivationGroup* out, size_t stride) {
+  constexpr int BLOCKS = GROUP / COLUMNS;
+  alignas(64) float product[2 * BLOCKS][MAX_ROWS * COLUMNS];
+  for (int block = 0; block < p.num_blocks; block += 2 * BLOCKS, out++)
+    in_pieces(p.num_rows, [&](int first, int rows) {
+      for (int b = 0; b < 2 * BLOCKS; b++) multiply_piece<Weights>(p, block + b, first, rows, product[b]);
+      for (int r = 0; r < rows; r++) {
+        Group group;
+        for (int i = 0; i < GROUP_VECTORS; i++) {
+          const int b = i * LANES / COLUMNS, at = r * COLUMNS + i * LANES % COLUMNS;
+          group[i] = mul(silu(load(product[b] + at)), load(product[BLOCKS + b] + at));
+        }
+        quantize_group<B>(group, out[stride * (first + r)]);
+      }
+    });
 }
 
 }  // namespace

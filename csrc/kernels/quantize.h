@@ -99,12 +99,4 @@ void rms_norm_quantize(const float* x, const float* weight, float eps, int n, Ac
   }
 }
 
-// silu(gate) * up of one group, quantized (Shazeer, arXiv:2002.05202).
-template <Basis B>
-void swiglu_quantize(const float* gate, const float* up, ActivationGroup* out) {
-  Group group;
-  for (int i = 0; i < GROUP_VECTORS; i++) group[i] = mul(silu(load(gate + i * LANES)), load(up + i * LANES));
-  quantize_group<B>(group, *out);
-}
-
 }  // namespace

@@ -1,7 +1,6 @@
 #include "linear.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace inflight {
 
@@ -35,16 +34,11 @@ class Product : public Operation {
     const int from = (int)((int64_t)rows * row_tile / num_row_tiles_);
     const int to = (int)((int64_t)rows * (row_tile + 1) / num_row_tiles_);
     const int last_unit = std::min(first_unit + units_per_tile_, weights_.num_blocks() / unit_);
-    const int num_pieces = ceil_div(to - from, isa_.max_rows);  // of equal heights: 9 rows are 5 and 4, not 8 and 1
-    for (int unit = first_unit; unit < last_unit; unit++)
-      for (int piece = 0; piece < num_pieces; piece++) {
-        const int first = from + (to - from) * piece / num_pieces;
-        run_piece(unit, first, from + (to - from) * (piece + 1) / num_pieces - first);
-      }
+    run_blocks(first_unit * unit_, (last_unit - first_unit) * unit_, from, to - from);
   }
 
  protected:
-  virtual void run_piece(int unit, int row, int num_rows) = 0;
+  virtual void run_blocks(int first, int num_blocks, int first_row, int num_rows) = 0;
 
   const Isa& isa_;
   const Weights weights_;
@@ -63,18 +57,10 @@ class Linear : public Product {
       : Product(std::move(name), isa, weights, x, rows, 1), out_(out), add_(add) {}
 
  protected:
-  void run_piece(int block, int row, int num_rows) override {
-    alignas(64) float product[16 * COLUMNS];
-    weights_.multiply(isa_, block, x_.row<ActivationGroup>(row), num_rows, product);
-    const int at = block * COLUMNS, width = std::min(COLUMNS, weights_.num_outputs - at);
-    for (int r = 0; r < num_rows; r++) {
-      float* out = out_.row<float>(row + r) + at;
-      const float* from = product + r * COLUMNS;
-      if (add_)
-        for (int i = 0; i < width; i++) out[i] += from[i];
-      else
-        std::memcpy(out, from, sizeof(float) * width);
-    }
+  void run_blocks(int first, int num_blocks, int row, int num_rows) override {
+    const int at = first * COLUMNS, width = weights_.num_outputs - at;
+    const BlockProduct product = weights_.product(first, num_blocks, x_.row<ActivationGroup>(row), num_rows);
+    isa_.linear[(int)weights_.format](product, out_.row<float>(row) + at, out_.row_bytes() / sizeof(float), width, add_);
   }
 
  private:
@@ -88,16 +74,10 @@ class Swiglu : public Product {
       : Product(std::move(name), isa, weights, x, Rows::TOKENS, BLOCKS_PER_SWIGLU), out_(out), basis_((int)basis) {}
 
  protected:
-  void run_piece(int unit, int row, int num_rows) override {
-    alignas(64) float product[16 * COLUMNS], wide[16 * 2 * GROUP];
-    for (int b = 0; b < BLOCKS_PER_SWIGLU; b++) {
-      weights_.multiply(isa_, unit * BLOCKS_PER_SWIGLU + b, x_.row<ActivationGroup>(row), num_rows, product);
-      for (int r = 0; r < num_rows; r++)
-        std::memcpy(wide + r * 2 * GROUP + b * COLUMNS, product + r * COLUMNS, sizeof(float) * COLUMNS);
-    }
-    for (int r = 0; r < num_rows; r++)
-      isa_.swiglu_quantize[basis_](wide + r * 2 * GROUP, wide + r * 2 * GROUP + GROUP,
-                                   out_.row<ActivationGroup>(row + r) + unit);
+  void run_blocks(int first, int num_blocks, int row, int num_rows) override {
+    const BlockProduct product = weights_.product(first, num_blocks, x_.row<ActivationGroup>(row), num_rows);
+    isa_.swiglu[(int)weights_.format][basis_](product, out_.row<ActivationGroup>(row) + first / BLOCKS_PER_SWIGLU,
+                                             out_.row_bytes() / sizeof(ActivationGroup));
   }
 
  private:

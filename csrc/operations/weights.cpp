@@ -101,17 +101,6 @@ void pack_int8_from_4_bits(const unsigned char* values, uint16_t scale, uint16_t
 
 }  // namespace
 
-void Weights::multiply(const Isa& isa, int block_index, const ActivationGroup* x, int rows, float* out) const {
-  float first[COLUMNS] = {};
-  if (bias != nullptr) {
-    const int at = block_index * COLUMNS, left = num_outputs - at;
-    std::memcpy(first, bias + at, sizeof(float) * (left < COLUMNS ? left : COLUMNS));
-  }
-  for (int r = 0; r < rows; r++) std::memcpy(out + r * COLUMNS, first, sizeof first);
-  const auto multiply_rows = format == WeightFormat::INT8 ? isa.multiply_int8 : isa.multiply_q4;
-  multiply_rows(block(block_index), x, rows, num_groups(), out);
-}
-
 void Weights::read(int output, float* out) const {
   const int column = output % COLUMNS;
   for (int h = 0; h * HALF < num_inputs; h++) {

@@ -4,8 +4,6 @@
 
 namespace inflight {
 
-enum class WeightFormat { INT8, Q4 };
-
 inline size_t group_bytes(WeightFormat format) {
   return format == WeightFormat::INT8 ? sizeof(Int8Group) : sizeof(Q4Group);
 }
@@ -14,15 +12,16 @@ struct Weights {
   WeightFormat format;
   const unsigned char* groups;
   int num_outputs, num_inputs;
-  const float* bias;  // [num_outputs], or null
+  const float* bias;  // [num_blocks][COLUMNS], or null
 
   Basis basis() const { return format == WeightFormat::INT8 ? Basis::ROTATED : Basis::PLAIN; }  // of activations
   int num_blocks() const { return ceil_div(num_outputs, COLUMNS); }
   int num_groups() const { return ceil_div(num_inputs, GROUP); }
   const unsigned char* block(int index) const { return groups + group_bytes(format) * num_groups() * index; }
 
-  // out[rows][COLUMNS] = bias + x . w of one block.
-  void multiply(const Isa& isa, int block_index, const ActivationGroup* x, int rows, float* out) const;
+  BlockProduct product(int first_block, int num_blocks, const ActivationGroup* x, int num_rows) const {
+    return {block(first_block), num_blocks, x, num_rows, num_groups(), bias ? bias + first_block * COLUMNS : nullptr};
+  }
   // out[num_inputs] = the weights of one output.
   void read(int output, float* out) const;
 };

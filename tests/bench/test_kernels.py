@@ -105,6 +105,7 @@ def report(model_files: ModelFiles) -> dict[str, Any]:
         batch_sizes=(1, 2),
         context=16,
         read_sizes=(2**16,),
+        num_tries=1,
         budget_s=0,
     )
     return bench.measure(bench.KernelsConfig(num_threads=1), sizes)

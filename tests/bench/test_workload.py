@@ -38,7 +38,7 @@ def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("{", "JSON"),
+        ("{", "truncated"),
         ("[1]", "object"),
         ('{"id": 1, "prompt_token_ids": [], "max_tokens": 1}', "prompt_token_ids"),
         ('{"id": 1, "prompt_token_ids": [1, -1], "max_tokens": 1}', "prompt_token_ids"),

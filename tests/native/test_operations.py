@@ -196,7 +196,7 @@ def test_a_row_has_the_same_bits_in_any_company(isa: str, num_rows: int, num_thr
     format = WeightFormat.Q4 if q4 else WeightFormat.INT8
     packed = np.zeros(kernels.weight_bytes(format, 130, 160), np.uint8)
     kernels.pack_blocks(format, kernels.BlockFormat.Q4_1, rows, 160, packed)
-    weights = kernels.Weights(format, packed, 130, 160, rng.standard_normal(130).astype("f4"))
+    weights = kernels.Weights(format, packed, 130, 160, np.pad(rng.standard_normal(130), (0, 30)).astype("f4"))
     x = draw("outliers", (num_rows, 160), seed)
     add_to = draw("normal", (num_rows, 130), seed + 1)
     together = linear(isa, x, weights, 130, num_threads, add_to)

@@ -8,7 +8,7 @@ from typing import Any
 
 from inflight.bench.kernel_times import CHUNKS, DECODES, KV_FORMATS, ROWS, KernelTime, attention, products, row_kernels
 from inflight.bench.machine import versions
-from inflight.bench.peaks import READ_SIZES, Peaks, measure_peaks
+from inflight.bench.peaks import NUM_TRIES, READ_SIZES, Peaks, measure_peaks
 from inflight.bench.programs import Setup
 from inflight.bench.step_times import BATCH_SIZES, StepTime, step_times
 from inflight.core.errors import InflightError
@@ -43,6 +43,7 @@ class Sizes:
     batch_sizes: Sequence[int] = BATCH_SIZES
     context: int = 256
     read_sizes: Sequence[int] = READ_SIZES
+    num_tries: int = NUM_TRIES  # of each of the ceilings
     budget_s: float = 0.05  # of each kernel and size
 
 
@@ -61,7 +62,7 @@ def measure(config: KernelsConfig, sizes: Sizes | None = None) -> dict[str, Any]
     checkpoint = open_checkpoint(path)
     setup = Setup(checkpoint.config, best_isa, num_threads, budget_s=sizes.budget_s)
     in_blocks = checkpoint.load_blocks("model.layers.0.mlp.down_proj.weight") is not None
-    peaks = measure_peaks(best_isa, num_threads, read_sizes=sizes.read_sizes)
+    peaks = measure_peaks(best_isa, num_threads, sizes.num_tries, sizes.read_sizes)
     times = [one for format in ("int8", "q4") for one in products(setup, format, sizes.rows)]
     for format in KV_FORMATS:
         times += attention(setup, format, sizes.decodes, sizes.chunks)

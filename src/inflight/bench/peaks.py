@@ -10,7 +10,8 @@ import numpy as np
 
 from inflight.native import kernels
 
-NUM_ROUNDS = 5_000_000  # of a loop over registers: some ten milliseconds, longer than a burst of a higher clock
+NUM_ROUNDS = 20_000_000  # of a loop over registers: some 50 ms, longer than the bursts of a higher clock
+NUM_TRIES = 15
 MIN_READ_BYTES = 2**28  # of one try and thread, for the same reason
 READ_SIZES = tuple(2**exponent for exponent in range(15, 30))  # bytes that all threads together read again and again
 
@@ -49,7 +50,7 @@ class Peaks:
 
 
 def measure_peaks(
-    isa: kernels.Isa, num_threads: int, num_tries: int = 15, read_sizes: Sequence[int] = READ_SIZES
+    isa: kernels.Isa, num_threads: int, num_tries: int = NUM_TRIES, read_sizes: Sequence[int] = READ_SIZES
 ) -> Peaks:
     """Measure; each figure is the best of ``num_tries``: a neighbour slows a loop down, nothing speeds it up."""
     rates = []

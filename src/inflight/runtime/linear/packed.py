@@ -82,7 +82,7 @@ def pack(checkpoint: Checkpoint, pieces: Sequence[Piece], num_inputs: int, quant
 def _load_bias(checkpoint: Checkpoint, pieces: Sequence[Piece], num_outputs: int) -> np.ndarray | None:  # type: ignore[type-arg]
     if f"{pieces[0].name}.bias" not in checkpoint:
         return None
-    bias = np.zeros(num_outputs, dtype=np.float32)
+    bias = np.zeros(num_outputs + -num_outputs % kernels.COLUMNS, dtype=np.float32)
     for piece in pieces:
         values = checkpoint.load(f"{piece.name}.bias", torch.float32, slice(piece.start, piece.stop))
         bias[piece.at : piece.at + len(values)] = values.numpy()
