@@ -27,6 +27,7 @@ struct BlockProduct {
   const ActivationGroup* x;  // [num_rows][num_groups]
   int num_rows, num_groups;
   const float* bias;  // [num_blocks][COLUMNS], or null
+  const void* next_weights;  // the block that this thread will probably read next, or null
 };
 
 struct Isa {

@@ -1,6 +1,8 @@
 // What a forward pass is made of. An operation is cut into tiles that may run in any order and on any thread: each
 // writes its own part of the output, and computes it the same way whichever thread it is.
 #pragma once
+#include <cstdlib>
+#include <memory>
 #include <string>
 
 #include "step.h"
@@ -22,19 +24,20 @@ class Buffer {
  public:
   explicit Buffer(size_t row_bytes) : row_bytes_(row_bytes) {}
   Buffer(const Buffer&) = delete;
-  void reserve(int rows) {
-    if (row_bytes_ * rows > bytes_.size()) bytes_.resize(row_bytes_ * rows);
-  }
+  void reserve(int rows);  // throws std::bad_alloc; what the rows held is lost
   template <class T>
   T* row(int index) {
-    return (T*)(bytes_.data() + row_bytes_ * index);
+    return (T*)(memory_.get() + row_bytes_ * index);
   }
   size_t row_bytes() const { return row_bytes_; }
-  size_t size_bytes() const { return bytes_.size(); }
 
  private:
-  size_t row_bytes_;
-  std::vector<unsigned char> bytes_;
+  struct Free {
+    void operator()(unsigned char* p) const { std::free(p); }
+  };
+  const size_t row_bytes_;
+  size_t size_bytes_ = 0;
+  std::unique_ptr<unsigned char, Free> memory_;
 };
 
 }  // namespace inflight

@@ -2,8 +2,10 @@
 
 #include <omp.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <chrono>
+#include <new>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -13,6 +15,7 @@ namespace inflight {
 
 namespace {
 
+constexpr size_t HUGE_PAGE_BYTES = size_t{2} << 20;
 constexpr int NUM_SPINS = 4000;  // some 50 microseconds: the tail of a tile, far less than a time slice
 
 void pause_briefly() {
@@ -26,6 +29,19 @@ double now_s() {
 }
 
 }  // namespace
+
+void Buffer::reserve(int rows) {
+  if (row_bytes_ * rows <= size_bytes_) return;
+  size_bytes_ = (row_bytes_ * rows + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+  memory_.reset((unsigned char*)std::aligned_alloc(HUGE_PAGE_BYTES, size_bytes_));
+  if (!memory_) {
+    size_bytes_ = 0;
+    throw std::bad_alloc();
+  }
+#if defined(MADV_HUGEPAGE)
+  madvise(memory_.get(), size_bytes_, MADV_HUGEPAGE);  // only advice: a failure changes nothing
+#endif
+}
 
 Buffer& Program::new_buffer(size_t row_bytes, bool of_logits) {
   auto& buffers = of_logits ? logit_buffers_ : token_buffers_;

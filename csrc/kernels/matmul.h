@@ -44,9 +44,22 @@ struct RowPointers {
   }
 };
 
+// Weights that will be wanted next are fetched into the core's own cache while those at hand are multiplied: two cache
+// lines at every k-th step of a half group where k has none of the bits of `skip`.
+struct Ahead {
+  const char* at;
+  int skip;
+  void fetch(int k) {
+    if (k & skip) return;
+    __builtin_prefetch(at, 0, 2);
+    __builtin_prefetch(at + 64, 0, 2);
+    at += 128;
+  }
+};
+
 // out[r][n] += sum over the groups of x[r] . w[:, n]; x is [R][groups], out is [R][COLUMNS].
 template <int R>
-void multiply(const Int8Group* w, const ActivationGroup* x, int groups, float* out) {
+void multiply(const Int8Group* w, const ActivationGroup* x, int groups, float* out, Ahead ahead) {
   RowPointers<R> rows(x, groups);
   alignas(64) float first[R * COLUMNS];  // of the first half; there are no registers left for them
   for (int g = 0; g < groups; g++, w++, rows.next()) {
@@ -58,6 +71,7 @@ void multiply(const Int8Group* w, const ActivationGroup* x, int groups, float* o
 #pragma GCC unroll UNROLL
       for (int k = 0; k < HALF / 4; k++) {
         no_loads_ahead();
+        ahead.fetch(k);
         I columns[VECTORS];
         for (int v = 0; v < VECTORS; v++) columns[v] = load_i(w->values[h * HALF / 4 + k][v * LANES]);
 #pragma GCC unroll 16
@@ -82,7 +96,7 @@ void multiply(const Int8Group* w, const ActivationGroup* x, int groups, float* o
 }
 
 template <int R>
-void multiply(const Q4Group* w, const ActivationGroup* x, int groups, float* out) {
+void multiply(const Q4Group* w, const ActivationGroup* x, int groups, float* out, Ahead ahead) {
   RowPointers<R> rows(x, groups);
   const I low_bits = fill_i(0x0f0f0f0f);
   for (int g = 0; g < groups; g++, w++, rows.next()) {
@@ -94,6 +108,7 @@ void multiply(const Q4Group* w, const ActivationGroup* x, int groups, float* out
 #pragma GCC unroll 4
       for (int k = 0; k < HALF / 8; k++) {
         no_loads_ahead();
+        ahead.fetch(k);
         I low[VECTORS], high[VECTORS];
         for (int v = 0; v < VECTORS; v++) {
           const I both = load_i(w->values[h][k][v * LANES]);
@@ -124,15 +139,26 @@ void multiply(const Q4Group* w, const ActivationGroup* x, int groups, float* out
   }
 }
 
+// Each piece of rows fetches a part of the block that comes next.
+template <class Weights>
+inline Ahead fetch_part(const BlockProduct& p, const Weights* w, int block, int first_row) {
+  const char* next = block + 1 < p.num_blocks ? (const char*)(w + p.num_groups) : (const char*)p.next_weights;
+  const size_t num_bytes = sizeof(Weights) * p.num_groups;
+  const int skip = p.num_rows <= MAX_ROWS ? 0 : p.num_rows <= 2 * MAX_ROWS ? 1 : p.num_rows <= 4 * MAX_ROWS ? 3 : 7;
+  const int part = first_row / MAX_ROWS;
+  if (next == nullptr || part > skip) return {(const char*)w, 7};  // what is here already
+  return {next + num_bytes / (skip + 1) * part, skip};
+}
+
 // product[rows][COLUMNS] = bias + x . w of one block, for as many rows as fit into the registers.
 template <class Weights, int R = MAX_ROWS>
 inline void multiply_piece(const BlockProduct& p, int block, int first_row, int rows, float* product) {
+  const Weights* w = (const Weights*)p.weights + (size_t)block * p.num_groups;
   if (rows == R) {
     for (int r = 0; r < R; r++)
       for (int v = 0; v < COLUMNS; v += LANES)
         store(product + r * COLUMNS + v, p.bias ? load(p.bias + block * COLUMNS + v) : zero());
-    multiply<R>((const Weights*)p.weights + (size_t)block * p.num_groups, p.x + (size_t)first_row * p.num_groups,
-                p.num_groups, product);
+    multiply<R>(w, p.x + (size_t)first_row * p.num_groups, p.num_groups, product, fetch_part(p, w, block, first_row));
   } else if constexpr (R > 1) {
     multiply_piece<Weights, R - 1>(p, block, first_row, rows, product);
   }

@@ -22,6 +22,7 @@ class Product : public Operation {
     const int rows = count(step, rows_);
     if (rows == 0) return 0;
     num_row_tiles_ = ceil_div(rows, MAX_TILE_ROWS);
+    num_threads_ = num_threads;
     const int num_units = weights_.num_blocks() / unit_;
     const int wanted = std::max(1, num_threads * TILES_PER_THREAD / num_row_tiles_);
     units_per_tile_ = std::max(1, num_units / wanted);
@@ -34,11 +35,13 @@ class Product : public Operation {
     const int from = (int)((int64_t)rows * row_tile / num_row_tiles_);
     const int to = (int)((int64_t)rows * (row_tile + 1) / num_row_tiles_);
     const int last_unit = std::min(first_unit + units_per_tile_, weights_.num_blocks() / unit_);
-    run_blocks(first_unit * unit_, (last_unit - first_unit) * unit_, from, to - from);
+    const int next = (tile + num_threads_) / num_row_tiles_ * units_per_tile_ * unit_;
+    const int first = first_unit * unit_, num_blocks = (last_unit - first_unit) * unit_;
+    run_product(weights_.product(first, num_blocks, x_.row<ActivationGroup>(from), to - from, next), first, from);
   }
 
  protected:
-  virtual void run_blocks(int first, int num_blocks, int first_row, int num_rows) = 0;
+  virtual void run_product(const BlockProduct& product, int first_block, int first_row) = 0;
 
   const Isa& isa_;
   const Weights weights_;
@@ -48,7 +51,7 @@ class Product : public Operation {
   const std::string name_;
   const Rows rows_;
   const int unit_;  // blocks that are computed together
-  int num_row_tiles_ = 1, units_per_tile_ = 1;
+  int num_threads_ = 1, num_row_tiles_ = 1, units_per_tile_ = 1;
 };
 
 class Linear : public Product {
@@ -57,9 +60,8 @@ class Linear : public Product {
       : Product(std::move(name), isa, weights, x, rows, 1), out_(out), add_(add) {}
 
  protected:
-  void run_blocks(int first, int num_blocks, int row, int num_rows) override {
-    const int at = first * COLUMNS, width = weights_.num_outputs - at;
-    const BlockProduct product = weights_.product(first, num_blocks, x_.row<ActivationGroup>(row), num_rows);
+  void run_product(const BlockProduct& product, int first_block, int row) override {
+    const int at = first_block * COLUMNS, width = weights_.num_outputs - at;
     isa_.linear[(int)weights_.format](product, out_.row<float>(row) + at, out_.row_bytes() / sizeof(float), width, add_);
   }
 
@@ -74,9 +76,8 @@ class Swiglu : public Product {
       : Product(std::move(name), isa, weights, x, Rows::TOKENS, BLOCKS_PER_SWIGLU), out_(out), basis_((int)basis) {}
 
  protected:
-  void run_blocks(int first, int num_blocks, int row, int num_rows) override {
-    const BlockProduct product = weights_.product(first, num_blocks, x_.row<ActivationGroup>(row), num_rows);
-    isa_.swiglu[(int)weights_.format][basis_](product, out_.row<ActivationGroup>(row) + first / BLOCKS_PER_SWIGLU,
+  void run_product(const BlockProduct& product, int first_block, int row) override {
+    isa_.swiglu[(int)weights_.format][basis_](product, out_.row<ActivationGroup>(row) + first_block / BLOCKS_PER_SWIGLU,
                                              out_.row_bytes() / sizeof(ActivationGroup));
   }
 

@@ -19,8 +19,10 @@ struct Weights {
   int num_groups() const { return ceil_div(num_inputs, GROUP); }
   const unsigned char* block(int index) const { return groups + group_bytes(format) * num_groups() * index; }
 
-  BlockProduct product(int first_block, int num_blocks, const ActivationGroup* x, int num_rows) const {
-    return {block(first_block), num_blocks, x, num_rows, num_groups(), bias ? bias + first_block * COLUMNS : nullptr};
+  BlockProduct product(int first_block, int num_blocks, const ActivationGroup* x, int num_rows,
+                       int next_block) const {
+    return {block(first_block), num_blocks, x, num_rows, num_groups(), bias ? bias + first_block * COLUMNS : nullptr,
+            next_block < this->num_blocks() ? block(next_block) : nullptr};
   }
   // out[num_inputs] = the weights of one output.
   void read(int output, float* out) const;

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from inflight.native import kernels
+from inflight.runtime.huge_pages import reserve
 from inflight.runtime.models.base import ModelConfig
 
 PAGE_TOKENS = 16
@@ -22,10 +21,10 @@ def block_bytes(model: ModelConfig, block_size: int, kv_dtype: str) -> int:
 
 def allocate(model: ModelConfig, num_blocks: int, block_size: int, kv_dtype: str) -> kernels.KVCache:
     """Reserve the memory, without touching it: the system hands out pages when blocks are first written."""
-    data = torch.empty(num_blocks * block_bytes(model, block_size, kv_dtype), dtype=torch.uint8)
+    data = reserve(num_blocks * block_bytes(model, block_size, kv_dtype))
     return kernels.KVCache(
         _format(kv_dtype),
-        data.numpy(),
+        data,
         model.num_hidden_layers,
         num_blocks,
         block_size,

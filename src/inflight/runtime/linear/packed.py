@@ -14,6 +14,7 @@ import torch
 
 from inflight.native import kernels
 from inflight.runtime.errors import UnsupportedModel
+from inflight.runtime.huge_pages import Arena
 from inflight.runtime.models.base import Checkpoint
 
 ROWS_AT_ONCE = 4096
@@ -51,7 +52,9 @@ def by_turns(first: str, second: str, size: int) -> list[Piece]:
     ]
 
 
-def pack(checkpoint: Checkpoint, pieces: Sequence[Piece], num_inputs: int, quantization: str) -> kernels.Weights:
+def pack(
+    checkpoint: Checkpoint, pieces: Sequence[Piece], num_inputs: int, quantization: str, arena: Arena
+) -> kernels.Weights:
     """Pack pieces into one matrix; ``quantization`` is ``int8``, or ``q4``: 4 bits for tensors that come in them.
 
     Raises ``UnsupportedModel`` for a tensor that is missing or of another shape.
@@ -62,7 +65,7 @@ def pack(checkpoint: Checkpoint, pieces: Sequence[Piece], num_inputs: int, quant
     num_outputs = max(piece.at + piece.stop - piece.start for piece in pieces)
     num_outputs += -num_outputs % kernels.COLUMNS if len(pieces) > 1 else 0
     block_bytes = kernels.weight_bytes(format, kernels.COLUMNS, num_inputs)
-    packed = np.zeros(kernels.weight_bytes(format, num_outputs, num_inputs), dtype=np.uint8)
+    packed = arena.take(kernels.weight_bytes(format, num_outputs, num_inputs))
     for piece in pieces:
         first, num_rows = piece.at // kernels.COLUMNS, piece.stop - piece.start
         last = first + -(-num_rows // kernels.COLUMNS)

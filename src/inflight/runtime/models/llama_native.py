@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from inflight.native import kernels
 from inflight.runtime.errors import UnsupportedModel
+from inflight.runtime.huge_pages import Arena
 from inflight.runtime.linear.packed import Piece, by_turns, one_after_the_other, pack
 from inflight.runtime.models.base import Checkpoint
 from inflight.runtime.models.rope import inverse_frequencies
@@ -29,6 +30,8 @@ def build_llama(
     if f"model.layers.{config.num_hidden_layers}.input_layernorm.weight" in checkpoint:
         raise UnsupportedModel(f"there are weights of more layers than the {config.num_hidden_layers} configured")
 
+    arena = Arena()
+
     def norm(name: str) -> NDArray[np.float32]:
         weight = checkpoint.load(f"{name}.weight", torch.float32)
         if weight.shape != (hidden_size,):
@@ -36,7 +39,7 @@ def build_llama(
         return weight.numpy()
 
     def weights(pieces: list[Piece], num_inputs: int) -> kernels.Weights:
-        return pack(checkpoint, pieces, num_inputs, quantization)
+        return pack(checkpoint, pieces, num_inputs, quantization, arena)
 
     def floats(size: int, rows: kernels.Rows = kernels.Rows.TOKENS) -> kernels.Buffer:
         return program.buffer(size * FLOAT_BYTES, rows)
