@@ -21,6 +21,7 @@ inline F add(F a, F b) { return _mm512_add_ps(a, b); }
 inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm512_div_ps(a, b); }
+inline F near_inverse(F a) { return _mm512_rcp14_ps(a); }  // 1 / a to 14 bits or better
 inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 inline F larger(F a, F b) { return _mm512_max_ps(a, b); }   // b where either is NaN
 inline F smaller(F a, F b) { return _mm512_min_ps(a, b); }  // b where either is NaN

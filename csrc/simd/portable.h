@@ -46,6 +46,7 @@ inline F add(F x, F y) { return each<F>([](F4 a, F4 b) { return a + b; }, x, y);
 inline F sub(F x, F y) { return each<F>([](F4 a, F4 b) { return a - b; }, x, y); }
 inline F mul(F x, F y) { return each<F>([](F4 a, F4 b) { return a * b; }, x, y); }
 inline F div(F x, F y) { return each<F>([](F4 a, F4 b) { return a / b; }, x, y); }
+inline F near_inverse(F x) { return div(fill(1.0f), x); }  // 1 / x to 14 bits or better
 // Rounds twice: one rounding would take a call for each lane where the processor has no such instruction.
 inline F fma(F x, F y, F z) { return each<F>([](F4 a, F4 b, F4 c) { return a * b + c; }, x, y, z); }
 // b where either is NaN

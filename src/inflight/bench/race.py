@@ -118,7 +118,7 @@ async def _over_http(
         for number in range(config.repeats):
             runs.append(await run())
             _say(f"run {number + 1} of {config.repeats}", runs[-1])
-    return _Runs(runs, {"banner": list(server.banner)})
+    return _Runs(runs, {"notes": list(server.banner)})
 
 
 def _repeat(run: Callable[[], Figures], repeats: int) -> list[Figures]:
@@ -144,6 +144,7 @@ def as_text(report: Mapping[str, Any]) -> str:
         f"{versions_['cpu']}, {versions_['num_cpus']} CPUs",
         "",
     ]
+    lines[2:2] = [note for note in report["engine"]["notes"] if note.startswith("Kernels:")]
     for label, name, scale, unit in _LINES:
         value = figures[name]
         if value is not None:

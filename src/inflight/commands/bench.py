@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +36,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark, print its figures, and write the report where that was asked for."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # no server is left behind
     if args.benchmark == "engine":
         race_config = config.from_args(race.RaceConfig, args)
         report = race.race(race_config, config.given_values(config.EngineConfig, args))
