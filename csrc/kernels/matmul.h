@@ -139,38 +139,42 @@ void multiply(const Q4Group* w, const ActivationGroup* x, int groups, float* out
   }
 }
 
-// Each piece of rows fetches a part of the block that comes next.
-template <class Weights>
-inline Ahead fetch_part(const BlockProduct& p, const Weights* w, int block, int first_row) {
-  const char* next = block + 1 < p.num_blocks ? (const char*)(w + p.num_groups) : (const char*)p.next_weights;
-  const size_t num_bytes = sizeof(Weights) * p.num_groups;
-  const int skip = p.num_rows <= MAX_ROWS ? 0 : p.num_rows <= 2 * MAX_ROWS ? 1 : p.num_rows <= 4 * MAX_ROWS ? 3 : 7;
-  const int part = first_row / MAX_ROWS;
-  if (next == nullptr || part > skip) return {(const char*)w, 7};  // what is here already
-  return {next + num_bytes / (skip + 1) * part, skip};
-}
+// Rows that go through the registers together.
+struct Piece {
+  int first_row, num_rows, index, num_pieces;
+};
 
-// product[rows][COLUMNS] = bias + x . w of one block, for as many rows as fit into the registers.
-template <class Weights, int R = MAX_ROWS>
-inline void multiply_piece(const BlockProduct& p, int block, int first_row, int rows, float* product) {
-  const Weights* w = (const Weights*)p.weights + (size_t)block * p.num_groups;
-  if (rows == R) {
-    for (int r = 0; r < R; r++)
-      for (int v = 0; v < COLUMNS; v += LANES)
-        store(product + r * COLUMNS + v, p.bias ? load(p.bias + block * COLUMNS + v) : zero());
-    multiply<R>(w, p.x + (size_t)first_row * p.num_groups, p.num_groups, product, fetch_part(p, w, block, first_row));
-  } else if constexpr (R > 1) {
-    multiply_piece<Weights, R - 1>(p, block, first_row, rows, product);
-  }
-}
-
-// Calls run(first row, rows) for pieces of equal heights: 9 rows are 5 and 4, not 8 and 1.
+// Calls run(piece) for pieces of equal heights: 7 rows are 4 and 3, not 6 and 1.
 template <class Run>
 inline void in_pieces(int num_rows, Run run) {
   const int num_pieces = (num_rows + MAX_ROWS - 1) / MAX_ROWS;
-  for (int piece = 0; piece < num_pieces; piece++) {
-    const int first = num_rows * piece / num_pieces;
-    run(first, num_rows * (piece + 1) / num_pieces - first);
+  for (int i = 0; i < num_pieces; i++) {
+    const int first = num_rows * i / num_pieces;
+    run(Piece{first, num_rows * (i + 1) / num_pieces - first, i, num_pieces});
+  }
+}
+
+// Each of the first pieces fetches a part of the block that comes next.
+template <class Weights>
+inline Ahead fetch_part(const BlockProduct& p, const Weights* w, int block, const Piece& piece) {
+  const char* next = block + 1 < p.num_blocks ? (const char*)(w + p.num_groups) : (const char*)p.next_weights;
+  const int skip = piece.num_pieces < 2 ? 0 : piece.num_pieces < 4 ? 1 : piece.num_pieces < 8 ? 3 : 7;
+  if (next == nullptr || piece.index > skip) return {(const char*)w, 7};  // what is here already
+  return {next + sizeof(Weights) * p.num_groups / (skip + 1) * piece.index, skip};
+}
+
+// product[rows][COLUMNS] = bias + x . w of one block.
+template <class Weights, int R = MAX_ROWS>
+inline void multiply_piece(const BlockProduct& p, int block, const Piece& piece, float* product) {
+  if (piece.num_rows == R) {
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < COLUMNS; v += LANES)
+        store(product + r * COLUMNS + v, p.bias ? load(p.bias + block * COLUMNS + v) : zero());
+    const Weights* w = (const Weights*)p.weights + (size_t)block * p.num_groups;
+    const ActivationGroup* x = p.x + (size_t)piece.first_row * p.num_groups;
+    multiply<R>(w, x, p.num_groups, product, fetch_part(p, w, block, piece));
+  } else if constexpr (R > 1) {
+    multiply_piece<Weights, R - 1>(p, block, piece, product);
   }
 }
 
@@ -178,10 +182,10 @@ template <class Weights>
 void linear(const BlockProduct& p, float* out, size_t stride, int width, bool add_to) {
   alignas(64) float product[MAX_ROWS * COLUMNS];
   for (int block = 0; block < p.num_blocks; block++, out += COLUMNS, width -= COLUMNS)
-    in_pieces(p.num_rows, [&](int first, int rows) {
-      multiply_piece<Weights>(p, block, first, rows, product);
-      for (int r = 0; r < rows; r++) {
-        float* o = out + stride * (first + r);
+    in_pieces(p.num_rows, [&](const Piece& piece) {
+      multiply_piece<Weights>(p, block, piece, product);
+      for (int r = 0; r < piece.num_rows; r++) {
+        float* o = out + stride * (piece.first_row + r);
         const float* from = product + r * COLUMNS;
         if (width >= COLUMNS)
           for (int v = 0; v < COLUMNS; v += LANES)
@@ -197,15 +201,15 @@ void swiglu(const BlockProduct& p, ActivationGroup* out, size_t stride) {
   constexpr int BLOCKS = GROUP / COLUMNS;
   alignas(64) float product[2 * BLOCKS][MAX_ROWS * COLUMNS];
   for (int block = 0; block < p.num_blocks; block += 2 * BLOCKS, out++)
-    in_pieces(p.num_rows, [&](int first, int rows) {
-      for (int b = 0; b < 2 * BLOCKS; b++) multiply_piece<Weights>(p, block + b, first, rows, product[b]);
-      for (int r = 0; r < rows; r++) {
+    in_pieces(p.num_rows, [&](const Piece& piece) {
+      for (int b = 0; b < 2 * BLOCKS; b++) multiply_piece<Weights>(p, block + b, piece, product[b]);
+      for (int r = 0; r < piece.num_rows; r++) {
         Group group;
         for (int i = 0; i < GROUP_VECTORS; i++) {
           const int b = i * LANES / COLUMNS, at = r * COLUMNS + i * LANES % COLUMNS;
           group[i] = mul(silu(load(product[b] + at)), load(product[BLOCKS + b] + at));
         }
-        quantize_group<B>(group, out[stride * (first + r)]);
+        quantize_group<B>(group, out[stride * (piece.first_row + r)]);
       }
     });
 }

@@ -34,33 +34,38 @@ inline void rotate_halves(Group& x) {
   for (F& v : x) v = mul(butterfly<1>(butterfly<2>(butterfly<4>(butterfly<8>(v)))), fill(1.0f / 32));
 }
 
+template <int N>
+inline I swap_lanes_i(I a) {
+  return as_int(swap_lanes<N>(as_float(a)));
+}
+
 template <Basis B>
 inline void quantize_group(Group& x, ActivationGroup& out) {
   if (B == Basis::ROTATED) rotate_halves(x);
-  constexpr int N = GROUP_VECTORS;
-  F top = zero(), poison = zero();
-  for (int i = 0; i < N; i++) {
-    top = larger(magnitude(x[i]), top);
-    poison = fma(x[i], zero(), poison);  // 0, but NaN where x is not finite
-  }
-  const float largest_value = largest(top);
-  // A magnitude whose inverse is not a float32 is a zero to every product.
-  const bool empty = !(largest_value > 1e-36f);
-  const float inverse = empty ? 0.0f : 127.0f / largest_value;
-  out.scale = (empty ? 0.0f : largest_value / 127.0f) + sum(poison);
-  I totals[2] = {fill_i(0), fill_i(0)};
-  for (int i = 0; i < N; i++) {
-    const I q = to_int(smaller(fill(127.0f), larger(fill(-127.0f), mul(x[i], fill(inverse)))));
-    store_i8(out.values + i * LANES, q);
-    totals[i / (N / 2)] = add_i(totals[i / (N / 2)], q);
-  }
-  for (int h = 0; h < 2; h++) {
-    const int32_t total = sum_i(totals[h]);
+  // Of numbers without a sign, the bits of the larger are the larger whole number, and a NaN's exceed all others.
+  I top = as_int(magnitude(x[0]));
+  for (int i = 1; i < GROUP_VECTORS; i++) top = larger_i(top, as_int(magnitude(x[i])));
+  top = larger_i(top, swap_lanes_i<8>(top));
+  top = larger_i(top, swap_lanes_i<4>(top));
+  top = larger_i(top, swap_lanes_i<2>(top));
+  const float largest = first(as_float(larger_i(top, swap_lanes_i<1>(top))));
+  // A magnitude whose inverse is not a float32 is a zero to every product; what is not finite makes the scale NaN.
+  const bool empty = largest <= 1e-36f;
+  const F inverse = fill(empty ? 0.0f : 127.0f / largest);
+  out.scale = empty ? 0.0f : largest / 127.0f + largest * 0.0f;
+  for (int i = 0; i < GROUP_VECTORS; i++) store_i8(out.values + i * LANES, to_int(mul(x[i], inverse)));
+  // Four neighbouring values to a lane, then the eight lanes of each half.
+  I sums = dot(fill_i(0), fill_i(0x01010101), load_i(out.values));
+  sums = add_i(sums, swap_lanes_i<4>(sums));
+  sums = add_i(sums, swap_lanes_i<2>(sums));
+  sums = add_i(sums, swap_lanes_i<1>(sums));
+  alignas(64) int32_t totals[LANES];
+  store_i(totals, sums);
+  for (int h = 0; h < 2; h++)
     if (B == Basis::PLAIN)
-      out.sums[h] = (float)total;
+      out.sums[h] = (float)totals[h * LANES / 2];
     else
-      out.offsets[h] = (int32_t)(-128u * (uint32_t)total);  // where the scale is NaN, they may be any
-  }
+      out.offsets[h] = -128 * totals[h * LANES / 2];
 }
 
 // n inputs, zeros after them up to a whole group.

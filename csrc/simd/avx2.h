@@ -46,6 +46,8 @@ inline void store_i(void* p, I a) {
   _mm256_storeu_si256((__m256i*)p, a.low), _mm256_storeu_si256((__m256i*)p + 1, a.high);
 }
 inline I fill_i(int32_t a) { return {_mm256_set1_epi32(a), _mm256_set1_epi32(a)}; }
+inline I larger_i(I a, I b) { return {_mm256_max_epi32(a.low, b.low), _mm256_max_epi32(a.high, b.high)}; }
+inline float first(F a) { return _mm256_cvtss_f32(a.low); }
 inline I add_i(I a, I b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
 inline I and_i(I a, I b) { return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)}; }
 template <int N> inline I shift_left(I a) { return {_mm256_slli_epi32(a.low, N), _mm256_slli_epi32(a.high, N)}; }
@@ -142,12 +144,6 @@ inline float largest(F a) {
   __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
   c = _mm_max_ps(c, _mm_movehl_ps(c, c));
   return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
-}
-inline int32_t sum_i(I a) {
-  const __m256i b = _mm256_add_epi32(a.low, a.high);
-  __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
-  c = _mm_add_epi32(c, _mm_unpackhi_epi64(c, c));
-  return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_srli_si128(c, 4)));
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ inline I and_i(I a, I b) { return _mm512_and_si512(a, b); }
 template <int N> inline I shift_left(I a) { return _mm512_slli_epi32(a, N); }
 template <int N> inline I shift_right(I a) { return _mm512_srli_epi32(a, N); }         // zeros come in
 template <int N> inline I shift_right_signed(I a) { return _mm512_srai_epi32(a, N); }  // the sign comes in
+inline I larger_i(I a, I b) { return _mm512_max_epi32(a, b); }
 inline F to_float(I a) { return _mm512_cvtepi32_ps(a); }
 inline I to_int(F a) { return _mm512_cvtps_epi32(a); }  // rounds to nearest, ties to even
 inline F as_float(I a) { return _mm512_castsi512_ps(a); }
@@ -71,6 +72,7 @@ template <int N> inline F swap_lanes(F a) {
   if (N == 4) return _mm512_shuffle_f32x4(a, a, _MM_SHUFFLE(2, 3, 0, 1));
   return _mm512_permute_ps(a, N == 2 ? _MM_SHUFFLE(1, 0, 3, 2) : _MM_SHUFFLE(2, 3, 0, 1));
 }
+inline float first(F a) { return _mm512_cvtss_f32(a); }
 // Lanes are folded in halves: (0..7) with (8..15), and so on. Every body keeps this order.
 inline float sum(F a) {
   __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -84,6 +86,5 @@ inline float largest(F a) {
   c = _mm_max_ps(c, _mm_movehl_ps(c, c));
   return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
-inline int32_t sum_i(I a) { return _mm512_reduce_add_epi32(a); }
 
 }  // namespace

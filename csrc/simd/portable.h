@@ -73,6 +73,8 @@ inline I fill_i(int32_t x) {
   const I4 four = {x, x, x, x};
   return {four, four, four, four};
 }
+inline float first(F x) { return x.a[0]; }
+inline I larger_i(I x, I y) { return each<I>([](I4 a, I4 b) { return a > b ? a : b; }, x, y); }
 inline I add_i(I x, I y) { return each<I>([](I4 a, I4 b) { return (I4)((U4)a + (U4)b); }, x, y); }
 inline I and_i(I x, I y) { return each<I>([](I4 a, I4 b) { return a & b; }, x, y); }
 template <int N> inline I shift_left(I x) { return each<I>([](I4 a) { return (I4)((U4)a << N); }, x); }
@@ -191,8 +193,5 @@ inline auto fold(const Vector& x, Function function) {
 }
 inline float sum(F x) { return fold(x, [](auto a, auto b) { return a + b; }); }
 inline float largest(F x) { return fold(x, [](auto a, auto b) { return a > b ? a : b; }); }
-inline int32_t sum_i(I x) {
-  return (int32_t)fold(each<U>([](I4 a) { return (U4)a; }, x), [](auto a, auto b) { return a + b; });
-}
 
 }  // namespace
