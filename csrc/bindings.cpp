@@ -219,13 +219,13 @@ NB_MODULE(_kernels, m) {
         self.keep_alive(nb::find(weights));
         self.program().append(make_linear(std::move(name), self.isa(), weights->weights, x, out, add, rows));
       }, "name"_a, "x"_a, "weights"_a, "out"_a, "add"_a = false, "rows"_a = Rows::TOKENS)
-      .def("swiglu", [](ForwardPass& self, std::string name, Buffer& x, PackedWeights* weights, Buffer& out, Basis basis) {
+      .def("swiglu", [](ForwardPass& self, std::string name, Buffer& x, PackedWeights* weights, Buffer& out, Basis basis, Rows rows) {
         check_buffer(x, quantized_bytes(weights->weights.num_inputs));
         require(weights->weights.num_outputs % (2 * GROUP) == 0, "gate and up must come in whole groups");
         check_buffer(out, quantized_bytes(weights->weights.num_outputs / 2));
         self.keep_alive(nb::find(weights));
-        self.program().append(make_swiglu(std::move(name), self.isa(), weights->weights, x, out, basis));
-      }, "name"_a, "x"_a, "weights"_a, "out"_a, "basis"_a)
+        self.program().append(make_swiglu(std::move(name), self.isa(), weights->weights, x, out, basis, rows));
+      }, "name"_a, "x"_a, "weights"_a, "out"_a, "basis"_a, "rows"_a = Rows::TOKENS)
       .def("angles", [](ForwardPass& self, Floats inverse_frequencies, Buffer& out) {
         check_buffer(out, 2 * sizeof(float) * inverse_frequencies.size());
         const float* data = inverse_frequencies.data();
@@ -254,6 +254,10 @@ NB_MODULE(_kernels, m) {
         self.keep_alive(nb::find(kv));
         self.program().append(make_attention_output("attention_output", self.isa(), plan, kv->kv, attended, out, basis));
       }, "plan"_a, "kv"_a, "attended"_a, "out"_a, "basis"_a)
+      .def("select", [](ForwardPass& self, Buffer& x, Buffer& out) {
+        check_buffer(x, out.row_bytes());
+        self.program().append(make_select(x, out));
+      }, "x"_a, "out"_a)
       .def("argmax", [](ForwardPass& self, Buffer& x, int size, Buffer& out) {
         check_buffer(x, sizeof(float) * size);
         check_buffer(out, sizeof(int32_t));

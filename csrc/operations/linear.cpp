@@ -72,8 +72,8 @@ class Linear : public Product {
 
 class Swiglu : public Product {
  public:
-  Swiglu(std::string name, const Isa& isa, Weights weights, Buffer& x, Buffer& out, Basis basis)
-      : Product(std::move(name), isa, weights, x, Rows::TOKENS, BLOCKS_PER_SWIGLU), out_(out), basis_((int)basis) {}
+  Swiglu(std::string name, const Isa& isa, Weights weights, Buffer& x, Buffer& out, Basis basis, Rows rows)
+      : Product(std::move(name), isa, weights, x, rows, BLOCKS_PER_SWIGLU), out_(out), basis_((int)basis) {}
 
  protected:
   void run_product(const BlockProduct& product, int first_block, int row) override {
@@ -94,8 +94,8 @@ std::unique_ptr<Operation> make_linear(std::string name, const Isa& isa, Weights
 }
 
 std::unique_ptr<Operation> make_swiglu(std::string name, const Isa& isa, Weights weights, Buffer& x, Buffer& out,
-                                       Basis basis) {
-  return std::make_unique<Swiglu>(std::move(name), isa, weights, x, out, basis);
+                                       Basis basis, Rows rows) {
+  return std::make_unique<Swiglu>(std::move(name), isa, weights, x, out, basis, rows);
 }
 
 }  // namespace inflight

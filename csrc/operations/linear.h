@@ -19,6 +19,6 @@ std::unique_ptr<Operation> make_linear(std::string name, const Isa& isa, Weights
 
 // out[row] = quantize(silu(gate) * up) in the given basis; the weights hold gate and up by turns, GROUP columns of each.
 std::unique_ptr<Operation> make_swiglu(std::string name, const Isa& isa, Weights weights, Buffer& x, Buffer& out,
-                                       Basis basis);
+                                       Basis basis, Rows rows);
 
 }  // namespace inflight

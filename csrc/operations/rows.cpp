@@ -1,6 +1,7 @@
 #include "rows.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace inflight {
 
@@ -28,9 +29,9 @@ class ByRows : public Operation {
 
  protected:
   virtual void run_row(const Step& step, int row) = 0;
-  const Rows rows_;
 
  private:
+  const Rows rows_;
   const std::string name_;
   int rows_per_tile_ = 1;
 };
@@ -54,9 +55,8 @@ class RmsNorm : public ByRows {
       : ByRows(std::move(name), rows), quantize_(isa.rms_norm_quantize[(int)basis]), x_(x), weight_(weight), size_(size), eps_(eps), out_(out) {}
 
  protected:
-  void run_row(const Step& step, int row) override {
-    const float* x = x_.row<float>(rows_ == Rows::TOKENS ? row : step.logit_rows[row]);
-    quantize_(x, weight_, eps_, size_, out_.row<ActivationGroup>(row));
+  void run_row(const Step&, int row) override {
+    quantize_(x_.row<float>(row), weight_, eps_, size_, out_.row<ActivationGroup>(row));
   }
 
  private:
@@ -66,6 +66,19 @@ class RmsNorm : public ByRows {
   const int size_;
   const float eps_;
   Buffer& out_;
+};
+
+class Select : public ByRows {
+ public:
+  Select(Buffer& x, Buffer& out) : ByRows("select", Rows::LOGITS), x_(x), out_(out) {}
+
+ protected:
+  void run_row(const Step& step, int row) override {
+    std::memcpy(out_.row<char>(row), x_.row<char>(step.logit_rows[row]), out_.row_bytes());
+  }
+
+ private:
+  Buffer &x_, &out_;
 };
 
 class Argmax : public ByRows {
@@ -93,6 +106,8 @@ std::unique_ptr<Operation> make_rms_norm(std::string name, const Isa& isa, Buffe
                                          float eps, Buffer& out, Basis basis, Rows rows) {
   return std::make_unique<RmsNorm>(std::move(name), isa, x, weight, size, eps, out, basis, rows);
 }
+
+std::unique_ptr<Operation> make_select(Buffer& x, Buffer& out) { return std::make_unique<Select>(x, out); }
 
 std::unique_ptr<Operation> make_argmax(const Isa& isa, Buffer& x, int size, Buffer& out) {
   return std::make_unique<Argmax>(isa, x, size, out);

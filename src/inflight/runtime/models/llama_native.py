@@ -47,18 +47,19 @@ def build_llama(
     def quantized(size: int, rows: kernels.Rows = kernels.Rows.TOKENS) -> kernels.Buffer:
         return program.buffer(kernels.quantized_bytes(size), rows)
 
+    every, wanted = kernels.Rows.TOKENS, kernels.Rows.LOGITS
     hidden, qkv, angles, attended = (floats(size) for size in (hidden_size, q_size + 2 * kv_size, head_dim, q_size))
     normed, mixed, activated = quantized(hidden_size), quantized(q_size), quantized(intermediate_size)
     embedding = weights(one_after_the_other([("model.embed_tokens", vocab_size)]), hidden_size)
     program.embedding(embedding, hidden)
     program.angles(inverse_frequencies(config).numpy(), angles)
     attention = program.attention_plan(kv, num_heads)
+    rows, eps = every, config.rms_norm_eps
     for layer in range(config.num_hidden_layers):
         prefix = f"model.layers.{layer}"
-        sizes = {"q": q_size, "k": kv_size, "v": kv_size}
+        heads = {"q": q_size, "k": kv_size, "v": kv_size}
         qkv_weights = weights(
-            one_after_the_other([(f"{prefix}.self_attn.{name}_proj", size) for name, size in sizes.items()]),
-            hidden_size,
+            one_after_the_other([(f"{prefix}.self_attn.{name}_proj", size) for name, size in heads.items()]), hidden_size
         )
         out = weights(one_after_the_other([(f"{prefix}.self_attn.o_proj", hidden_size)]), q_size)
         gate_up = weights(
@@ -66,22 +67,27 @@ def build_llama(
         )
         down = weights(one_after_the_other([(f"{prefix}.mlp.down_proj", hidden_size)]), intermediate_size)
 
-        input_norm, eps = norm(f"{prefix}.input_layernorm"), config.rms_norm_eps
-        program.rms_norm("norm", hidden, input_norm, eps, normed, qkv_weights.basis)
+        program.rms_norm("norm", hidden, norm(f"{prefix}.input_layernorm"), eps, normed, qkv_weights.basis)
         program.linear("qkv", normed, qkv_weights, qkv)
         program.rotary(qkv, angles, kv, layer, num_heads)
         program.attention(attention, qkv, kv, layer, attended)
         program.attention_output(attention, kv, attended, mixed, out.basis)
-        program.linear("o", mixed, out, hidden, add=True)
-        program.rms_norm("norm", hidden, norm(f"{prefix}.post_attention_layernorm"), eps, normed, gate_up.basis)
-        program.swiglu("gate_up", normed, gate_up, activated, down.basis)
-        program.linear("down", activated, down, hidden, add=True)
-    last = quantized(hidden_size, kernels.Rows.LOGITS)
-    logits, best = floats(vocab_size, kernels.Rows.LOGITS), floats(1, kernels.Rows.LOGITS)
+        if layer == config.num_hidden_layers - 1:  # whoever wants no logits has nothing to do after its last KV
+            every_hidden, every_mixed, rows = hidden, mixed, wanted
+            hidden, mixed = floats(hidden_size, rows), quantized(q_size, rows)
+            normed, activated = quantized(hidden_size, rows), quantized(intermediate_size, rows)
+            program.select(every_hidden, hidden)
+            program.select(every_mixed, mixed)
+        program.linear("o", mixed, out, hidden, add=True, rows=rows)
+        post_norm = norm(f"{prefix}.post_attention_layernorm")
+        program.rms_norm("norm", hidden, post_norm, eps, normed, gate_up.basis, rows)
+        program.swiglu("gate_up", normed, gate_up, activated, down.basis, rows)
+        program.linear("down", activated, down, hidden, add=True, rows=rows)
+    logits, best = floats(vocab_size, wanted), floats(1, wanted)
     output = embedding
     if not config.tie_word_embeddings:
         output = weights(one_after_the_other([("lm_head", vocab_size)]), hidden_size)
-    program.rms_norm("norm", hidden, norm("model.norm"), config.rms_norm_eps, last, output.basis, kernels.Rows.LOGITS)
-    program.linear("logits", last, output, logits, rows=kernels.Rows.LOGITS)
+    program.rms_norm("norm", hidden, norm("model.norm"), eps, normed, output.basis, rows)
+    program.linear("logits", normed, output, logits, rows=rows)
     program.argmax(logits, vocab_size, best)
     return logits, best
