@@ -16,7 +16,10 @@ namespace inflight {
 namespace {
 
 constexpr size_t HUGE_PAGE_BYTES = size_t{2} << 20;
-constexpr int NUM_SPINS = 4000;  // some 50 microseconds: the tail of a tile, far less than a time slice
+// Where another program wants a core, it gets one now and then between two operations, while the other threads take
+// the tiles; otherwise the system would take a core amid a tile, and all would wait for it.
+constexpr double SLICE_S = 5e-4;
+constexpr int NUM_SPINS = 4000;  // some 0.2 ms: the tail of a tile, far less than a time slice
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -68,8 +71,12 @@ void Program::run(Step step) {
 }
 
 void Program::work(int thread) {
-  double before_s = thread == 0 ? now_s() : 0;
+  double before_s = now_s(), yielded_s = before_s;
   for (size_t i = 0; i < operations_.size(); i++) {
+    if (before_s - yielded_s > SLICE_S) {
+      sched_yield();
+      yielded_s = before_s;
+    }
     Progress& progress = *progress_[i];
     const int num_tiles = progress.num_tiles;
     for (int tile; (tile = progress.next.fetch_add(1, std::memory_order_relaxed)) < num_tiles;) {
@@ -82,11 +89,9 @@ void Program::work(int thread) {
       else
         sched_yield();
     }
-    if (thread == 0) {
-      const double after_s = now_s();
-      progress.seconds += after_s - before_s;
-      before_s = after_s;
-    }
+    const double after_s = now_s();
+    if (thread == 0) progress.seconds += after_s - before_s;
+    before_s = after_s;
   }
 }
 
