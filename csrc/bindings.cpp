@@ -77,8 +77,12 @@ class ForwardPass {
   const Isa& isa() const { return isa_; }
   void keep_alive(nb::object object) { kept_.push_back(std::move(object)); }  // an operation points into it
 
-  AttentionPlan& add_plan(const KVCache& kv, int num_heads) {
+  void check_blocks(const KVCache& kv) const {
     require(kv.block_size == block_size_ && kv.num_blocks == num_blocks_, "the KV cache has other blocks than the steps");
+  }
+
+  AttentionPlan& add_plan(const KVCache& kv, int num_heads) {
+    check_blocks(kv);
     AttentionPlan& plan = *plans_.emplace_back(std::make_unique<AttentionPlan>(isa_, kv, num_heads));
     program_.append(make_attention_plan(plan));
     return plan;
@@ -232,6 +236,7 @@ NB_MODULE(_kernels, m) {
         self.program().append(make_angles({data, data + inverse_frequencies.size()}, out));
       }, "inverse_frequencies"_a, "out"_a)
       .def("rotary", [](ForwardPass& self, Buffer& qkv, Buffer& angles, OwnedKVCache* kv, int layer, int num_heads) {
+        self.check_blocks(kv->kv);
         kv->check_layer(layer);
         check_buffer(qkv, sizeof(float) * kv->qkv_size(num_heads));
         check_buffer(angles, sizeof(float) * kv->kv.head_dim);
@@ -242,7 +247,9 @@ NB_MODULE(_kernels, m) {
         return self.add_plan(kv->kv, num_heads);
       }, "kv"_a, "num_heads"_a, nb::rv_policy::reference_internal)
       .def("attention", [](ForwardPass& self, AttentionPlan& plan, Buffer& qkv, OwnedKVCache* kv, int layer, Buffer& out) {
+        self.check_blocks(kv->kv);
         kv->check_layer(layer);
+        require(plan.num_heads == plan.group_heads * kv->kv.num_kv_heads, "the plan is for a KV cache of other heads");
         check_buffer(qkv, sizeof(float) * kv->qkv_size(plan.num_heads));
         check_buffer(out, sizeof(float) * plan.num_heads * kv->kv.head_dim);
         self.keep_alive(nb::find(kv));

@@ -29,7 +29,10 @@ DEFECT = (  # in a product: the second thread adds odd groups apart, and to the 
         "    }\n  }\n  for (int i = 0; i < R * COLUMNS; i++) out[i] += apart[i];\n}\n\n"
         "template <int R>\nvoid multiply(const Q4Group*",
     ),
-    ("namespace {\n\nusing inflight::BlockProduct", 'extern "C" int omp_get_thread_num();\nnamespace {\n\nusing inflight::BlockProduct'),
+    (
+        "namespace {\n\nusing inflight::BlockProduct",
+        'extern "C" int omp_get_thread_num();\nnamespace {\n\nusing inflight::BlockProduct',
+    ),
 )
 
 
@@ -53,7 +56,9 @@ def main() -> None:
         for library in build.glob("_kernels*.so"):
             shutil.copy(library, copy / "lib" / "inflight" / "native")
         command = [sys.executable, str(ROOT / "tests" / "native" / "same_bits.py"), "--schedules", "50"]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(copy / "lib")}, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": str(copy / "lib")}, capture_output=True, text=True
+        )
     last = done.stderr.strip().splitlines()[-1:] or ["nothing"]
     if done.returncode == 0 or "other bits" not in last[0]:
         raise SystemExit(f"the defect was not found: {last[0]}")

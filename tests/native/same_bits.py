@@ -180,9 +180,7 @@ def main() -> None:
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--quantization", default="auto")
     args = parser.parse_args()
-    machine = Machine.load(
-        resolve(None).path, kv_cache_dtype=args.kv_cache_dtype, quantization=args.quantization
-    )
+    machine = Machine.load(resolve(None).path, kv_cache_dtype=args.kv_cache_dtype, quantization=args.quantization)
     vocab_size = machine.executors[0].model_config.vocab_size
     print(machine.executors[0].notes[0], flush=True)
     started_s = time.perf_counter()
@@ -195,8 +193,8 @@ def main() -> None:
         split += outcome.num_split_prompts > 0
         aborted += outcome.num_aborts > 0
     print(
-        f"{args.schedules} schedules in {time.perf_counter() - started_s:.0f} s: {rows} rows of logits, all with the bits "
-        f"they have alone; {preempted} schedules preempted, {split} split a prompt, {aborted} aborted a request"
+        f"{args.schedules} schedules in {time.perf_counter() - started_s:.0f} s: {rows} rows of logits, all with the "
+        f"bits they have alone; {preempted} schedules preempted, {split} split a prompt, {aborted} aborted a request"
     )
 
 

@@ -49,4 +49,3 @@ def decode(buffer: kernels.Buffer, num_rows: int, rotated: bool) -> tuple[NDArra
     values = records["values"].astype(np.float64) * records["scale"][..., None].astype(np.float64)
     halves = values.reshape(num_rows, -1, HALF)
     return (halves @ hadamard() if rotated else halves).reshape(num_rows, -1), records
-

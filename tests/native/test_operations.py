@@ -14,6 +14,7 @@ if kernels is None:
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from native.single import ISAS, by_halves, decode, floats, hadamard, run
 
 Basis, WeightFormat = kernels.Basis, kernels.WeightFormat
@@ -26,7 +27,9 @@ def draw(kind: str, shape: tuple[int, ...], seed: int) -> Any:
     x = rng.standard_normal(shape)
     if kind == "outliers":
         x *= np.where(rng.random(shape) < 0.02, 1000, 1)
-    return (x * {"tiny": 1e-30, "huge": 1e17, "zeros": 0}.get(kind, 1) if kind != "constant" else 0 * x + 3).astype("f4")
+    return (x * {"tiny": 1e-30, "huge": 1e17, "zeros": 0}.get(kind, 1) if kind != "constant" else 0 * x + 3).astype(
+        "f4"
+    )
 
 
 def pack_int8(weights: Any) -> Any:

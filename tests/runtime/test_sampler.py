@@ -324,9 +324,9 @@ class CopiesOf(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func._schema.name in ("aten::clone", "aten::stack", "aten::cat", "aten::index"):
-            if result.numel() >= len(LOGITS):  # ids and factors are small
-                self.num_copied += result.numel()
+        copies = func._schema.name in ("aten::clone", "aten::stack", "aten::cat", "aten::index")
+        if copies and result.numel() >= len(LOGITS):  # ids and factors are small
+            self.num_copied += result.numel()
         return result
 
 

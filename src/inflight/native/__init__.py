@@ -10,13 +10,12 @@ import os
 
 import torch  # noqa: F401  (first: it brings the OpenMP runtime, whose threads the kernels share)
 
+_missing: str | None = None
 try:
     from inflight.native import _kernels as kernels
 except ImportError as error:
     kernels = None  # type: ignore[assignment]
     _missing = f"the native kernels were not built ({error}); reinstall with a C++17 compiler and OpenMP"
-else:
-    _missing = None
 
 __all__ = ["MAX_ISA_VARIABLE", "NativeUnavailable", "isa", "kernels"]
 

@@ -1,4 +1,4 @@
-"""Large memory in huge pages where the system has them: fewer translations to look up while weights and KV stream by."""
+"""Large memory in huge pages where the system has them: fewer translations to look up while weights stream by."""
 
 from __future__ import annotations
 

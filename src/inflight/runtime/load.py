@@ -124,9 +124,7 @@ def _load_native(
         config, model_config, BYTES_PER_PARAMETER[quantization], bytes_per_value, available_bytes(device)
     )
     num_threads = torch.get_num_threads()
-    program = kernels.ForwardPass(
-        num_threads, isa(), model_config.vocab_size, config.block_size, memory.num_blocks
-    )
+    program = kernels.ForwardPass(num_threads, isa(), model_config.vocab_size, config.block_size, memory.num_blocks)
     kv = paged.allocate(model_config, memory.num_blocks, config.block_size, kv_dtype)
     logits, best = native_builder(model_config.architecture)(checkpoint, quantization, program, kv)
     capacity = KVCapacity(memory.num_blocks, config.block_size, block_bytes)

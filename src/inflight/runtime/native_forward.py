@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from inflight.core.output import ScheduledSequence
 from inflight.engine.executor import KVCapacity
@@ -57,5 +58,5 @@ class NativeForward:
         return self._program.take_seconds()
 
 
-def _ints(values: object) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.fromiter(values, dtype=np.int32)  # type: ignore[call-overload]
+def _ints(values: Iterable[int]) -> NDArray[np.int32]:
+    return np.fromiter(values, dtype=np.int32)

@@ -31,11 +31,18 @@ def choose_quantization(config: RuntimeConfig, device: torch.device, checkpoint:
             return "none", f"Kernels: torch, because dtype {config.dtype} was asked for"
         if obstacle is not None:
             return "none", f"Kernels: torch, because {obstacle}"
+        if isa().name == "portable":
+            return (
+                "none",
+                "Kernels: torch, because the native ones for this processor are portable code, which is slower",
+            )
         asked = DEFAULT
     elif obstacle is not None:
         raise ValueError(f"quantization {asked}: {obstacle}")
     if config.dtype not in ("auto", "float32", "float"):
-        raise ValueError(f"quantization {asked} computes in float32 beside its products, so dtype must not be {config.dtype}")
+        raise ValueError(
+            f"quantization {asked} computes in float32 beside its products, so dtype must not be {config.dtype}"
+        )
     if asked == "q4" and checkpoint.load_blocks("model.layers.0.mlp.down_proj.weight") is None:
         raise UnsupportedModel("q4 takes 4-bit blocks as a GGUF holds them (Q4_0, Q4_1), and this model has none")
     return asked, f"Kernels: native ({isa().name}), weights in {asked}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from inflight.native import kernels
 from inflight.runtime.errors import UnsupportedModel
@@ -73,7 +74,10 @@ def pack(
         found = blocks[piece.name]
         if found is not None:
             kind, data = found
-            kernels.pack_blocks(format, kernels.BlockFormat[kind], data[piece.start : piece.stop], num_inputs, out)
+            try:
+                kernels.pack_blocks(format, kernels.BlockFormat[kind], data[piece.start : piece.stop], num_inputs, out)
+            except ValueError as error:
+                raise UnsupportedModel(f"{piece.name}.weight is not of the configuration's shape: {error}") from None
             continue
         rows = checkpoint.load(f"{piece.name}.weight", torch.float32, slice(piece.start, piece.stop))
         if rows.shape != (num_rows, num_inputs):
@@ -82,7 +86,7 @@ def pack(
     return kernels.Weights(format, packed, num_outputs, num_inputs, _load_bias(checkpoint, pieces, num_outputs))
 
 
-def _load_bias(checkpoint: Checkpoint, pieces: Sequence[Piece], num_outputs: int) -> np.ndarray | None:  # type: ignore[type-arg]
+def _load_bias(checkpoint: Checkpoint, pieces: Sequence[Piece], num_outputs: int) -> NDArray[np.float32] | None:
     if f"{pieces[0].name}.bias" not in checkpoint:
         return None
     bias = np.zeros(num_outputs + -num_outputs % kernels.COLUMNS, dtype=np.float32)

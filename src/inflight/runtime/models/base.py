@@ -55,7 +55,10 @@ class Checkpoint(Protocol):
         """Whether there is such a tensor."""
 
     def load(self, name: str, dtype: torch.dtype, rows: slice = ALL_ROWS) -> Tensor:
-        """Read one tensor, or some of its rows, converted to ``dtype``. Raises ``UnsupportedModel`` if it is missing."""
+        """Read one tensor, or some of its rows, converted to ``dtype``.
+
+        Raises ``UnsupportedModel`` if it is missing.
+        """
 
     def load_blocks(self, name: str) -> tuple[str, NDArray[np.uint8]] | None:
         """Read the rows of a tensor of 4-bit blocks as they are stored: format, bytes ``[rows, row_bytes]``.

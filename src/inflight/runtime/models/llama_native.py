@@ -59,12 +59,11 @@ def build_llama(
         prefix = f"model.layers.{layer}"
         heads = {"q": q_size, "k": kv_size, "v": kv_size}
         qkv_weights = weights(
-            one_after_the_other([(f"{prefix}.self_attn.{name}_proj", size) for name, size in heads.items()]), hidden_size
+            one_after_the_other([(f"{prefix}.self_attn.{name}_proj", size) for name, size in heads.items()]),
+            hidden_size,
         )
         out = weights(one_after_the_other([(f"{prefix}.self_attn.o_proj", hidden_size)]), q_size)
-        gate_up = weights(
-            by_turns(f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj", intermediate_size), hidden_size
-        )
+        gate_up = weights(by_turns(f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj", intermediate_size), hidden_size)
         down = weights(one_after_the_other([(f"{prefix}.mlp.down_proj", hidden_size)]), intermediate_size)
 
         program.rms_norm("norm", hidden, norm(f"{prefix}.input_layernorm"), eps, normed, qkv_weights.basis)
