@@ -12,7 +12,7 @@ ANSWERS = [
     Answer(100.0, [101.0, 103.0, 106.0], ["x", "", "yz"], [5, 6, 7]),
     Answer(100.5, [102.0, 104.0], ["p", "q"], [8, 9]),
 ]
-USAGE = Usage(num_steps=4, num_step_tokens=44, engine_cpu_s=7.0, engine_peak_bytes=5000, executor_s=9.0, kv_bytes=2000)
+USAGE = Usage(num_steps=4, num_step_tokens=44, engine_cpu_s=7.0, engine_peak_bytes=5000, forward_s=9.0, kv_bytes=2000)
 
 
 def test_a_run_by_hand() -> None:
@@ -24,7 +24,7 @@ def test_a_run_by_hand() -> None:
     # Both have begun at 102: 40 prompt tokens in 2 s, and then three tokens in 8 s.
     assert (run.prefill_tokens_per_s, run.decode_tokens_per_s) == (20.0, 3 / 8)
     assert (run.num_steps, run.mean_step_tokens) == (4, 11.0)
-    assert run.share_outside_executor == pytest.approx(0.1)
+    assert run.python_share == pytest.approx(0.1)
     assert (run.kv_bytes, run.engine_peak_less_kv_bytes) == (2000, 3000)
 
 

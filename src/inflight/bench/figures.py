@@ -32,7 +32,7 @@ class Usage:
     num_step_tokens: int  # query tokens over all steps
     engine_cpu_s: float
     engine_peak_bytes: int | None
-    executor_s: float | None = None  # in the executor: forward pass and sampling
+    forward_s: float | None = None  # in the native forward pass
     kv_bytes: int | None = None  # of the blocks that were ever used
     api_cpu_s: float | None = None
     client_cpu_s: float | None = None
@@ -58,7 +58,7 @@ class Figures:
     decode_tokens_per_s: float | None  # arrivals after that / the time they took
     num_steps: int
     mean_step_tokens: float
-    share_outside_executor: float | None  # of wall time: deciding, detokenising, handing out
+    python_share: float | None  # of wall time: all but the native forward pass; None: the pass is torch's, or unknown
     engine_cpu_s: float
     api_cpu_s: float | None
     client_cpu_s: float | None
@@ -98,7 +98,7 @@ def figures(
         decode_tokens_per_s=num_later / (end_s - prefilled_s) if num_later else None,
         num_steps=usage.num_steps,
         mean_step_tokens=usage.num_step_tokens / usage.num_steps,
-        share_outside_executor=None if usage.executor_s is None else 1 - usage.executor_s / wall_s,
+        python_share=None if not usage.forward_s else 1 - usage.forward_s / wall_s,
         engine_cpu_s=usage.engine_cpu_s,
         api_cpu_s=usage.api_cpu_s,
         client_cpu_s=usage.client_cpu_s,

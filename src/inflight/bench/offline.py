@@ -32,7 +32,7 @@ class OfflineRunner:
         answers: dict[str, Answer] = {}
         pending = iter(self._workload)
         num_steps = num_step_tokens = 0
-        executor_s = 0.0
+        forward_s = 0.0
         cpu_before_s, start_s = cpu_s(), time.perf_counter()
         steps: list[tuple[float, list[ChoiceDelta]]] = []
         num_free = self._num_callers
@@ -50,7 +50,8 @@ class OfflineRunner:
             num_free += sum(delta.finish_reason is not None for delta in deltas)
             num_steps += 1
             num_step_tokens += output.num_tokens
-            executor_s += result.duration_s if isinstance(result, StepResult) else 0.0
+            if isinstance(result, StepResult):
+                forward_s += sum(seconds for _, seconds in result.operations_s)
             for row in output.scheduled:
                 self._used_blocks.update(row.block_table)
         end_s = time.perf_counter()
@@ -59,7 +60,7 @@ class OfflineRunner:
             num_step_tokens=num_step_tokens,
             engine_cpu_s=cpu_s() - cpu_before_s,
             engine_peak_bytes=peak_bytes(),
-            executor_s=executor_s,
+            forward_s=forward_s,
             kv_bytes=len(self._used_blocks) * self._engine.info.bytes_per_block,
         )
         _hand_out(steps, answers)

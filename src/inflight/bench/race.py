@@ -172,7 +172,7 @@ _LINES = (  # label, name, scale, unit
     ("ITL p99", "itl_p99_s", 1e3, "ms"),
     ("steps", "num_steps", 1, ""),
     ("tokens per step", "mean_step_tokens", 1, ""),
-    ("time outside of the executor", "share_outside_executor", 100, "% of wall time"),
+    ("Python's share", "python_share", 100, "% of wall time"),
     ("CPU time of the engine", "engine_cpu_s", 1, "s"),
     ("CPU time of the server", "api_cpu_s", 1, "s"),
     ("CPU time of the client", "client_cpu_s", 1, "s"),

@@ -98,6 +98,7 @@ class StepResult:
     sampled: tuple[SampledRow, ...]
     duration_s: float
     failed: tuple[FailedRow, ...] = ()
+    operations_s: tuple[tuple[str, float], ...] = ()  # of the forward pass, all layers together; () if not measured
 
 
 class Stop(NamedTuple):
