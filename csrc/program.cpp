@@ -66,22 +66,29 @@ void Program::run(Step step) {
     progress.next.store(0, std::memory_order_relaxed);
     progress.done.store(0, std::memory_order_relaxed);
   }
+  double before_s = now_s();
 #pragma omp parallel num_threads(num_threads_)
-  work(omp_get_thread_num());
+  work();
+  for (auto& progress : progress_) {
+    if (progress->num_tiles == 0) continue;
+    progress->seconds += progress->finished_s - before_s;
+    before_s = progress->finished_s;
+  }
 }
 
-void Program::work(int thread) {
-  double before_s = now_s(), yielded_s = before_s;
+void Program::work() {
+  double yielded_s = now_s();
   for (size_t i = 0; i < operations_.size(); i++) {
-    if (before_s - yielded_s > SLICE_S) {
+    if (const double s = now_s(); s - yielded_s > SLICE_S) {
       sched_yield();
-      yielded_s = before_s;
+      yielded_s = s;
     }
     Progress& progress = *progress_[i];
     const int num_tiles = progress.num_tiles;
     for (int tile; (tile = progress.next.fetch_add(1, std::memory_order_relaxed)) < num_tiles;) {
       operations_[i]->run(step_, tile);
-      progress.done.fetch_add(1, std::memory_order_release);
+      // Whoever ends the last tile tells when; no thread need have seen the others.
+      if (progress.done.fetch_add(1, std::memory_order_acq_rel) == num_tiles - 1) progress.finished_s = now_s();
     }
     for (int spins = 0; progress.done.load(std::memory_order_acquire) < num_tiles; spins++) {
       if (spins < NUM_SPINS)
@@ -89,9 +96,6 @@ void Program::work(int thread) {
       else
         sched_yield();
     }
-    const double after_s = now_s();
-    if (thread == 0) progress.seconds += after_s - before_s;
-    before_s = after_s;
   }
 }
 

@@ -23,16 +23,16 @@ class Program {
   void run(Step step);
 
   const Step& step() const { return step_; }
-  // Seconds spent in each operation, by name, since the last call; barriers included.
+  // Seconds from the end of the operation before to its own end, by name, since the last call.
   std::map<std::string, double> take_seconds();
 
  private:
   struct alignas(128) Progress {
     std::atomic<int> next{0}, done{0};
     int num_tiles = 0;
-    double seconds = 0;
+    double finished_s = 0, seconds = 0;
   };
-  void work(int thread);
+  void work();
 
   int num_threads_;
   Step step_;
