@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import resource
 import threading
 from collections.abc import Callable, Iterator
@@ -27,7 +26,6 @@ from torch_worlds import VOCAB_SIZE, Driver, greedy, make_llama, seq
 
 from inflight.core.errors import StepFailed
 from inflight.core.output import NewSequence, ScheduledSequence, SchedulerOutput
-from inflight.native import MAX_ISA_VARIABLE
 from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.errors import InsufficientMemory, UnsupportedModel
 from inflight.runtime.load import load_executor
@@ -36,12 +34,6 @@ from inflight.runtime.runner import ModelExecutor
 
 SHAPE = {"hidden_size": 192, "intermediate_size": 128, "head_dim": 32, "initializer_range": 0.1}
 Edit = Callable[[NDArray[Any]], NDArray[Any]]
-
-
-@pytest.fixture(autouse=True)
-def _kernels_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.environ.get(MAX_ISA_VARIABLE) == "none":
-        monkeypatch.delenv(MAX_ISA_VARIABLE)
 
 
 def load(path: Path, **settings: Any) -> ModelExecutor:

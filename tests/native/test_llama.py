@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,21 @@ def test_a_step_that_cannot_run_fails_and_the_next_one_runs(tmp_path: Path) -> N
             executor.execute(SchedulerOutput("main", 0, (row,), new=(new,)))
     good = ScheduledSequence(seq(), (5, 6), 0, (3,), 1)
     assert len(executor.execute(SchedulerOutput("main", 1, (good,), new=(new,))).sampled) == 1
+
+
+def test_several_threads_may_ask_for_steps(tmp_path: Path) -> None:
+    make_llama(tmp_path, **SHAPE)
+    executor = load(tmp_path, num_threads=2)
+
+    def generate(name: int) -> list[int]:
+        row = ScheduledSequence(seq(str(name)), tuple(range(2, 40)), 0, (3 * name, 3 * name + 1, 3 * name + 2), 1)
+        new = (NewSequence(row.seq_id, row.token_ids, greedy(), ()),)
+        steps = [executor.execute(SchedulerOutput("main", n, (row,), new=new)) for n in range(30)]
+        return [step.sampled[0].tokens[0].token_id for step in steps]
+
+    with ThreadPoolExecutor(4) as threads:
+        tokens = list(threads.map(generate, range(4)))
+    assert tokens == [[tokens[0][0]] * 30] * 4
 
 
 def test_unfit_settings_and_models_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.native import kernels
+from inflight.native import NativeUnavailable, isa
 
-if kernels is None:
-    pytest.skip("the native kernels were not built", allow_module_level=True)
+try:
+    QUICK = isa().name != "portable"  # whose matrix products take too long for the real model
+except NativeUnavailable as error:
+    pytest.skip(str(error), allow_module_level=True)
 
 from inflight.hub.resolve import resolve
-from inflight.native import isa
 from native.same_bits import Hashes, Machine, alone, random_schedule
-
-QUICK = isa().name != "portable"  # whose matrix products take too long for the real model
 
 
 @pytest.mark.skipif(not QUICK, reason="the real model takes too long in portable code")

@@ -12,7 +12,7 @@ import torch  # noqa: F401  (first: it brings the OpenMP runtime, whose threads 
 
 _missing: str | None = None
 try:
-    from inflight.native import _kernels as kernels
+    import inflight.native._kernels as kernels
 except ImportError as error:
     kernels = None  # type: ignore[assignment]
     _missing = f"the native kernels were not built ({error}); reinstall with a C++17 compiler and OpenMP"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,17 @@ ALIGNMENT_BYTES = 64  # a cache line, and the longest vector
 
 
 def reserve(num_bytes: int) -> NDArray[np.uint8]:
-    """Zeros, aligned to huge pages; the system hands out pages when they are first touched."""
-    memory = mmap.mmap(-1, num_bytes + HUGE_PAGE_BYTES)
+    """Zeros, aligned to huge pages; the system hands out pages when they are first touched.
+
+    Raises ``MemoryError``.
+    """
+    try:
+        memory = mmap.mmap(-1, num_bytes + HUGE_PAGE_BYTES)
+    except OSError as error:
+        raise MemoryError(f"{num_bytes:,} bytes cannot be reserved: {error.strerror}") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a system without huge pages: they are only asked for
+            memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, dtype=np.uint8)
     start = -whole.ctypes.data % HUGE_PAGE_BYTES
     return whole[start : start + num_bytes]

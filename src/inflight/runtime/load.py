@@ -72,9 +72,9 @@ def load_executor(path: Path, config: RuntimeConfig) -> ModelExecutor:
     device = _find_device(config.device)
     torch.set_num_threads(config.num_threads or default_num_threads())
     checkpoint = open_checkpoint(path)
-    quantization, why = choose_quantization(config, device, checkpoint)
-    load = _load_torch if quantization == "none" else _load_native
     try:
+        quantization, why = choose_quantization(config, device, checkpoint)
+        load = _load_torch if quantization == "none" else _load_native
         forward, notes = load(checkpoint, config, device, quantization)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{path}: {error}") from error
@@ -116,7 +116,7 @@ def _load_native(
     checkpoint: Checkpoint, config: RuntimeConfig, device: torch.device, quantization: str
 ) -> tuple[ForwardPass, tuple[str, ...]]:
     model_config = checkpoint.config
-    kv_dtype = "bfloat16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    kv_dtype = config.kv_cache_dtype
     block_bytes = paged.block_bytes(model_config, config.block_size, kv_dtype)
     values_per_token = model_config.num_hidden_layers * 2 * model_config.num_key_value_heads * model_config.head_dim
     bytes_per_value = block_bytes / config.block_size / values_per_token

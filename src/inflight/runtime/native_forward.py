@@ -59,4 +59,7 @@ class NativeForward:
 
 
 def _ints(values: Iterable[int]) -> NDArray[np.int32]:
-    return np.fromiter(values, dtype=np.int32)
+    try:
+        return np.fromiter(values, dtype=np.int32)
+    except OverflowError as error:
+        raise ValueError(f"a token, a position or a block is out of range: {error}") from None

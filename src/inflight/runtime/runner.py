@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from threading import Lock
 
 import torch
 
@@ -49,9 +50,16 @@ class ModelExecutor:
         self.notes = notes
         self._forward: ForwardPass | None = forward
         self._states: dict[SeqId, _SequenceState] = {}
+        self._one_step = (
+            Lock()
+        )  # kernels leave the interpreter to other threads, and a step's buffers are the next one's
 
     def execute(self, output: SchedulerOutput) -> StepResult:
         """Run one step. Raises ``StepFailed`` for what the forward pass raises; the step may then be run again."""
+        with self._one_step:
+            return self._execute(output)
+
+    def _execute(self, output: SchedulerOutput) -> StepResult:
         started_s = time.perf_counter()
         for seq_id in output.finished:
             self._states.pop(seq_id, None)

@@ -6,14 +6,11 @@ from inflight.native import kernels
 from inflight.runtime.huge_pages import reserve
 from inflight.runtime.models.base import ModelConfig
 
-PAGE_TOKENS = 16
-FORMATS = {"float32": "FLOAT32", "bfloat16": "BFLOAT16", "int8": "INT8"}
+FORMATS = {"auto": "BFLOAT16", "float32": "FLOAT32", "float": "FLOAT32", "bfloat16": "BFLOAT16", "int8": "INT8"}
 
 
 def block_bytes(model: ModelConfig, block_size: int, kv_dtype: str) -> int:
     """Bytes of a block in all layers, scales included. Raises ``ValueError`` for a format or size it cannot store."""
-    if block_size % PAGE_TOKENS:
-        raise ValueError(f"block_size must be a multiple of {PAGE_TOKENS} with the native kernels, got {block_size}")
     return kernels.kv_block_bytes(
         _format(kv_dtype), model.num_hidden_layers, block_size, model.num_key_value_heads, model.head_dim
     )
@@ -35,5 +32,5 @@ def allocate(model: ModelConfig, num_blocks: int, block_size: int, kv_dtype: str
 
 def _format(kv_dtype: str) -> kernels.KVFormat:
     if kv_dtype not in FORMATS:
-        raise ValueError(f"kv_cache_dtype must be one of {', '.join(FORMATS)} with the native kernels, got {kv_dtype}")
+        raise ValueError(f"kv_cache_dtype must be one of {', '.join(FORMATS)}, not {kv_dtype}")
     return kernels.KVFormat[FORMATS[kv_dtype]]

@@ -7,13 +7,12 @@ import torch
 from inflight.native import NativeUnavailable, isa
 from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.errors import UnsupportedModel
-from inflight.runtime.kv.paged import PAGE_TOKENS
+from inflight.runtime.kv import paged
 from inflight.runtime.models.base import Checkpoint, ModelConfig
 from inflight.runtime.models.registry import NATIVE_MODELS
 
 DEFAULT = "int8"
 BYTES_PER_PARAMETER = {"int8": 2176 / 2048, "q4": 1280 / 2048}  # scales included; see csrc/formats.h
-HEAD_DIM_MULTIPLE = 32
 
 
 def choose_quantization(config: RuntimeConfig, device: torch.device, checkpoint: Checkpoint) -> tuple[str, str]:
@@ -29,6 +28,8 @@ def choose_quantization(config: RuntimeConfig, device: torch.device, checkpoint:
     if asked == "auto":
         if config.dtype != "auto":
             return "none", f"Kernels: torch, because dtype {config.dtype} was asked for"
+        if obstacle is not None and config.kv_cache_dtype == "int8":
+            raise ValueError(f"kv_cache_dtype int8: {obstacle}")
         if obstacle is not None:
             return "none", f"Kernels: torch, because {obstacle}"
         if isa().name == "portable":
@@ -58,8 +59,8 @@ def _obstacle(config: RuntimeConfig, device: torch.device, model: ModelConfig) -
         return str(error)
     if model.architecture not in NATIVE_MODELS:
         return f"the native kernels do not know {model.architecture}"
-    if model.head_dim % HEAD_DIM_MULTIPLE:
-        return f"the native kernels need heads of a multiple of {HEAD_DIM_MULTIPLE}, not of {model.head_dim}"
-    if config.block_size % PAGE_TOKENS:
-        return f"the native kernels need a block_size that is a multiple of {PAGE_TOKENS}, not {config.block_size}"
+    try:
+        paged.block_bytes(model, config.block_size, config.kv_cache_dtype)
+    except ValueError as error:
+        return f"for the native kernels {error}"
     return None

@@ -54,6 +54,9 @@ class Checkpoint(Protocol):
     def __contains__(self, name: str) -> bool:
         """Whether there is such a tensor."""
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one tensor. Raises ``UnsupportedModel`` if it is missing."""
+
     def load(self, name: str, dtype: torch.dtype, rows: slice = ALL_ROWS) -> Tensor:
         """Read one tensor, or some of its rows, converted to ``dtype``.
 

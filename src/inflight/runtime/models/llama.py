@@ -43,7 +43,7 @@ class LlamaForCausalLM:
 
         def linear(in_features: int, *parts: tuple[str, int]) -> Linear:
             weight = torch.cat([load(f"{name}.weight", size, in_features) for name, size in parts])
-            has_bias = f"{parts[0][0]}.bias" in checkpoint
+            has_bias = any(f"{name}.bias" in checkpoint for name, _ in parts)
             bias = torch.cat([load(f"{name}.bias", size) for name, size in parts]) if has_bias else None
             return DenseLinear(weight, bias)
 

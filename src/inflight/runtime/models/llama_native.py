@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from inflight.native import kernels
 from inflight.runtime.errors import UnsupportedModel
 from inflight.runtime.huge_pages import Arena
-from inflight.runtime.linear.packed import Piece, by_turns, one_after_the_other, pack
+from inflight.runtime.linear.packed import Layout, by_turns, one_after_the_other, pack
 from inflight.runtime.models.base import Checkpoint
 from inflight.runtime.models.rope import inverse_frequencies
 
@@ -38,8 +38,8 @@ def build_llama(
             raise UnsupportedModel(f"{name} is of shape {list(weight.shape)}, by the configuration {[hidden_size]}")
         return weight.numpy()
 
-    def weights(pieces: list[Piece], num_inputs: int) -> kernels.Weights:
-        return pack(checkpoint, pieces, num_inputs, quantization, arena)
+    def weights(num_inputs: int, *parts: tuple[str, int], layout: Layout = one_after_the_other) -> kernels.Weights:
+        return pack(checkpoint, parts, layout, num_inputs, quantization, arena)
 
     def floats(size: int, rows: kernels.Rows = kernels.Rows.TOKENS) -> kernels.Buffer:
         return program.buffer(size * FLOAT_BYTES, rows)
@@ -50,7 +50,7 @@ def build_llama(
     every, wanted = kernels.Rows.TOKENS, kernels.Rows.LOGITS
     hidden, qkv, angles, attended = (floats(size) for size in (hidden_size, q_size + 2 * kv_size, head_dim, q_size))
     normed, mixed, activated = quantized(hidden_size), quantized(q_size), quantized(intermediate_size)
-    embedding = weights(one_after_the_other([("model.embed_tokens", vocab_size)]), hidden_size)
+    embedding = weights(hidden_size, ("model.embed_tokens", vocab_size))
     program.embedding(embedding, hidden)
     program.angles(inverse_frequencies(config).numpy(), angles)
     attention = program.attention_plan(kv, num_heads)
@@ -58,13 +58,11 @@ def build_llama(
     for layer in range(config.num_hidden_layers):
         prefix = f"model.layers.{layer}"
         heads = {"q": q_size, "k": kv_size, "v": kv_size}
-        qkv_weights = weights(
-            one_after_the_other([(f"{prefix}.self_attn.{name}_proj", size) for name, size in heads.items()]),
-            hidden_size,
-        )
-        out = weights(one_after_the_other([(f"{prefix}.self_attn.o_proj", hidden_size)]), q_size)
-        gate_up = weights(by_turns(f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj", intermediate_size), hidden_size)
-        down = weights(one_after_the_other([(f"{prefix}.mlp.down_proj", hidden_size)]), intermediate_size)
+        qkv_weights = weights(hidden_size, *((f"{prefix}.self_attn.{name}_proj", size) for name, size in heads.items()))
+        out = weights(q_size, (f"{prefix}.self_attn.o_proj", hidden_size))
+        gate_and_up = ((f"{prefix}.mlp.{name}_proj", intermediate_size) for name in ("gate", "up"))
+        gate_up = weights(hidden_size, *gate_and_up, layout=by_turns)
+        down = weights(intermediate_size, (f"{prefix}.mlp.down_proj", hidden_size))
 
         program.rms_norm("norm", hidden, norm(f"{prefix}.input_layernorm"), eps, normed, qkv_weights.basis)
         program.linear("qkv", normed, qkv_weights, qkv)
@@ -85,7 +83,7 @@ def build_llama(
     logits, best = floats(vocab_size, wanted), floats(1, wanted)
     output = embedding
     if not config.tie_word_embeddings:
-        output = weights(one_after_the_other([("lm_head", vocab_size)]), hidden_size)
+        output = weights(hidden_size, ("lm_head", vocab_size))
     program.rms_norm("norm", hidden, norm("model.norm"), eps, normed, output.basis, rows)
     program.linear("logits", normed, output, logits, rows=rows)
     program.argmax(logits, vocab_size, best)

@@ -8,11 +8,15 @@ from typing import Any
 
 from inflight.runtime.errors import UnsupportedModel
 
+MOST = 2**30  # of what is counted: products of two or three such numbers are still sizes of memory
+
 
 def whole(file: Path, key: str, value: Any) -> int:
-    """An integer from 1. Raises ``UnsupportedModel``."""
+    """An integer from 1 to ``MOST``. Raises ``UnsupportedModel``."""
     if type(value) is not int or value < 1:
         raise UnsupportedModel(f"{file}: {key} must be an integer from 1, got {value!r}")
+    if value > MOST:
+        raise UnsupportedModel(f"{file}: {key} must be at most {MOST:,}, got {value:,}")
     return value
 
 
@@ -30,5 +34,7 @@ def check_heads(file: Path, key: str, num_heads: int, num_kv_heads: int, head_di
     """
     if num_heads % num_kv_heads:
         raise UnsupportedModel(f"{file}: {key} {num_kv_heads} must divide the number of heads, {num_heads}")
+    if num_heads * head_dim > MOST:
+        raise UnsupportedModel(f"{file}: {num_heads:,} heads of {head_dim:,} are too many")
     if head_dim % 2:
         raise UnsupportedModel(f"{file}: the size of a head must be even, got head_dim {head_dim}")

@@ -45,7 +45,7 @@ class GGUFCheckpoint:
     def __init__(self, path: Path) -> None:
         try:
             reader = _WithoutArrays(path)
-        except (ValueError, KeyError, IndexError, struct.error) as error:
+        except (ValueError, KeyError, IndexError, OverflowError, struct.error) as error:
             raise UnsupportedModel(f"{path} is not a GGUF file that can be read: {error}") from error
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self.config = _read_config(path, reader, self._tensors)
@@ -53,6 +53,10 @@ class GGUFCheckpoint:
     def __contains__(self, name: str) -> bool:
         """Whether there is such a tensor."""
         return _gguf_name(name) in self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one tensor."""
+        return tuple(int(size) for size in reversed(self._find(name).shape))
 
     def load(self, name: str, dtype: torch.dtype, rows: slice = ALL_ROWS) -> Tensor:
         """Read and dequantise one tensor, or some of its rows."""
@@ -156,8 +160,8 @@ def _read_config(path: Path, reader: GGUFReader, tensors: dict[str, ReaderTensor
     if get(f"{kind}.expert_count", 0):
         raise UnsupportedModel(f"{path}: mixtures of experts are not supported")
     embedding = tensors.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
-        raise UnsupportedModel(f"{path} has no tensor token_embd.weight of two dimensions")
+    if embedding is None or len(embedding.shape) != 2 or not embedding.n_elements:
+        raise UnsupportedModel(f"{path} has no tensor token_embd.weight of two dimensions, neither of them 0")
     num_heads, hidden_size = size("attention.head_count"), size("embedding_length")
     num_kv_heads = size("attention.head_count_kv", num_heads)
     head_dim = size("attention.key_length", hidden_size // num_heads)

@@ -49,12 +49,19 @@ class SafetensorsCheckpoint:
         """Whether there is such a tensor."""
         return name in self._files
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one tensor."""
+        return tuple(self._find(name).get_shape())
+
     def load(self, name: str, dtype: torch.dtype, rows: slice = ALL_ROWS) -> Tensor:
         """Read one tensor, or some of its rows."""
+        tensor: Tensor = self._find(name)[rows]
+        return tensor.to(dtype)
+
+    def _find(self, name: str) -> Any:
         if name not in self._files:
             raise UnsupportedModel(f"the checkpoint has no tensor {name}")
-        tensor: Tensor = self._files[name].get_slice(name)[rows]
-        return tensor.to(dtype)
+        return self._files[name].get_slice(name)
 
     def load_blocks(self, name: str) -> None:
         """There are no 4-bit blocks in this format."""
