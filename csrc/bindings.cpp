@@ -5,7 +5,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include <numeric>
 #include <stdexcept>
 
 #include "operations/attention.h"
@@ -43,8 +42,9 @@ struct PackedWeights {
   PackedWeights(WeightFormat format, Bytes groups_, int num_outputs, int num_inputs, std::optional<Floats> bias_)
       : weights{format, groups_.data(), num_outputs, num_inputs, bias_ ? bias_->data() : nullptr},
         groups(groups_), bias(bias_) {
-        require(num_outputs > 0 && num_inputs > 0, "weights need at least one output and one input");
-    require(groups_.nbytes() == weight_bytes(format, num_outputs, num_inputs), "the packed weights are not of the size that their shape needs");
+    require(num_outputs > 0 && num_inputs > 0, "weights need at least one output and one input");
+    require(groups_.nbytes() == weight_bytes(format, num_outputs, num_inputs),
+            "the packed weights are not of the size that their shape needs");
     require(!bias_ || (int)bias_->size() == weights.num_blocks() * COLUMNS,
             "the bias is not of the size of the outputs, in whole blocks");
   }
@@ -78,7 +78,8 @@ class ForwardPass {
   void keep_alive(nb::object object) { kept_.push_back(std::move(object)); }  // an operation points into it
 
   void check_blocks(const KVCache& kv) const {
-    require(kv.block_size == block_size_ && kv.num_blocks == num_blocks_, "the KV cache has other blocks than the steps");
+    require(kv.block_size == block_size_ && kv.num_blocks == num_blocks_,
+            "the KV cache has other blocks than the steps");
   }
 
   AttentionPlan& add_plan(const KVCache& kv, int num_heads) {
@@ -139,6 +140,11 @@ double measure(const Isa* isa, int num_threads, int64_t num_rounds, int num_trie
   return per_s(*isa, num_threads, num_rounds, num_tries);
 }
 
+void check_plan(const AttentionPlan& plan, const KVCache& kv) {
+  require(plan.num_heads == plan.group_heads * kv.num_kv_heads && plan.head_dim() == kv.head_dim,
+          "the plan is for a KV cache of other heads");
+}
+
 size_t quantized_bytes(int size) { return sizeof(ActivationGroup) * ceil_div(size, GROUP); }
 
 }  // namespace
@@ -192,13 +198,16 @@ NB_MODULE(_kernels, m) {
   nb::class_<Buffer>(m, "Buffer")
       .def_prop_ro("row_bytes", &Buffer::row_bytes)
       .def("rows", [](nb::handle_t<Buffer> self, int num_rows) {  // a view, until the buffer grows
+        require(num_rows >= 0, "there cannot be fewer than no rows");
         Buffer& buffer = nb::cast<Buffer&>(self);
         buffer.reserve(num_rows);
-        return nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>>(buffer.row<uint8_t>(0), {(size_t)num_rows, buffer.row_bytes()}, self);
+        return nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>>(buffer.row<uint8_t>(0),
+                                                            {(size_t)num_rows, buffer.row_bytes()}, self);
       }, "num_rows"_a);
 
   nb::class_<ForwardPass>(m, "ForwardPass")
-      .def("__init__", [](ForwardPass* self, int num_threads, const Isa* isa, int vocab_size, int block_size, int num_blocks) {
+      .def("__init__", [](ForwardPass* self, int num_threads, const Isa* isa, int vocab_size, int block_size,
+                          int num_blocks) {
         new (self) ForwardPass(num_threads, *isa, vocab_size, block_size, num_blocks);
       }, "num_threads"_a, "isa"_a, "vocab_size"_a, "block_size"_a, "num_blocks"_a)
       .def("buffer", [](ForwardPass& self, size_t row_bytes, Rows rows) -> Buffer& {
@@ -209,7 +218,8 @@ NB_MODULE(_kernels, m) {
         self.keep_alive(nb::find(weights));
         self.program().append(make_embedding(weights->weights, out));
       }, "weights"_a, "out"_a)
-      .def("rms_norm", [](ForwardPass& self, std::string name, Buffer& x, Floats weight, float eps, Buffer& out, Basis basis, Rows rows) {
+      .def("rms_norm", [](ForwardPass& self, std::string name, Buffer& x, Floats weight, float eps, Buffer& out,
+                          Basis basis, Rows rows) {
         const int size = (int)weight.size();
         check_buffer(x, sizeof(float) * size);
         check_buffer(out, quantized_bytes(size));
@@ -217,13 +227,15 @@ NB_MODULE(_kernels, m) {
         self.keep_alive(nb::cast(weight));
         self.program().append(make_rms_norm(std::move(name), self.isa(), x, data, size, eps, out, basis, rows));
       }, "name"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "basis"_a, "rows"_a = Rows::TOKENS)
-      .def("linear", [](ForwardPass& self, std::string name, Buffer& x, PackedWeights* weights, Buffer& out, bool add, Rows rows) {
+      .def("linear", [](ForwardPass& self, std::string name, Buffer& x, PackedWeights* weights, Buffer& out, bool add,
+                        Rows rows) {
         check_buffer(x, quantized_bytes(weights->weights.num_inputs));
         check_buffer(out, sizeof(float) * weights->weights.num_outputs);
         self.keep_alive(nb::find(weights));
         self.program().append(make_linear(std::move(name), self.isa(), weights->weights, x, out, add, rows));
       }, "name"_a, "x"_a, "weights"_a, "out"_a, "add"_a = false, "rows"_a = Rows::TOKENS)
-      .def("swiglu", [](ForwardPass& self, std::string name, Buffer& x, PackedWeights* weights, Buffer& out, Basis basis, Rows rows) {
+      .def("swiglu", [](ForwardPass& self, std::string name, Buffer& x, PackedWeights* weights, Buffer& out,
+                        Basis basis, Rows rows) {
         check_buffer(x, quantized_bytes(weights->weights.num_inputs));
         require(weights->weights.num_outputs % (2 * GROUP) == 0, "gate and up must come in whole groups");
         check_buffer(out, quantized_bytes(weights->weights.num_outputs / 2));
@@ -246,20 +258,24 @@ NB_MODULE(_kernels, m) {
       .def("attention_plan", [](ForwardPass& self, OwnedKVCache* kv, int num_heads) -> AttentionPlan& {
         return self.add_plan(kv->kv, num_heads);
       }, "kv"_a, "num_heads"_a, nb::rv_policy::reference_internal)
-      .def("attention", [](ForwardPass& self, AttentionPlan& plan, Buffer& qkv, OwnedKVCache* kv, int layer, Buffer& out) {
+      .def("attention", [](ForwardPass& self, AttentionPlan& plan, Buffer& qkv, OwnedKVCache* kv, int layer,
+                           Buffer& out) {
         self.check_blocks(kv->kv);
         kv->check_layer(layer);
-        require(plan.num_heads == plan.group_heads * kv->kv.num_kv_heads, "the plan is for a KV cache of other heads");
+        check_plan(plan, kv->kv);
         check_buffer(qkv, sizeof(float) * kv->qkv_size(plan.num_heads));
         check_buffer(out, sizeof(float) * plan.num_heads * kv->kv.head_dim);
         self.keep_alive(nb::find(kv));
         self.program().append(make_attention("attention", self.isa(), plan, qkv, kv->kv, layer, out));
       }, "plan"_a, "qkv"_a, "kv"_a, "layer"_a, "out"_a)
-      .def("attention_output", [](ForwardPass& self, AttentionPlan& plan, OwnedKVCache* kv, Buffer& attended, Buffer& out, Basis basis) {
+      .def("attention_output", [](ForwardPass& self, AttentionPlan& plan, OwnedKVCache* kv, Buffer& attended,
+                                  Buffer& out, Basis basis) {
+        check_plan(plan, kv->kv);
         check_buffer(attended, sizeof(float) * plan.num_heads * kv->kv.head_dim);
         check_buffer(out, quantized_bytes(plan.num_heads * kv->kv.head_dim));
         self.keep_alive(nb::find(kv));
-        self.program().append(make_attention_output("attention_output", self.isa(), plan, kv->kv, attended, out, basis));
+        self.program().append(
+            make_attention_output("attention_output", self.isa(), plan, kv->kv, attended, out, basis));
       }, "plan"_a, "kv"_a, "attended"_a, "out"_a, "basis"_a)
       .def("select", [](ForwardPass& self, Buffer& x, Buffer& out) {
         check_buffer(x, out.row_bytes());
@@ -273,8 +289,10 @@ NB_MODULE(_kernels, m) {
       .def("run", &ForwardPass::run, "token_ids"_a, "starts"_a, "q_lens"_a, "num_logits"_a, "block_tables"_a)
       .def("take_seconds", [](ForwardPass& self) { return self.program().take_seconds(); });
 
-  m.def("dot_operations_per_s", &measure<dot_operations_per_s>, "isa"_a, "num_threads"_a, "num_rounds"_a, "num_tries"_a);
-  m.def("fma_operations_per_s", &measure<fma_operations_per_s>, "isa"_a, "num_threads"_a, "num_rounds"_a, "num_tries"_a);
+  m.def("dot_operations_per_s", &measure<dot_operations_per_s>, "isa"_a, "num_threads"_a, "num_rounds"_a,
+        "num_tries"_a);
+  m.def("fma_operations_per_s", &measure<fma_operations_per_s>, "isa"_a, "num_threads"_a, "num_rounds"_a,
+        "num_tries"_a);
   m.def("read_bytes_per_s", [](const Isa* isa, int num_threads, size_t num_bytes, int64_t num_rounds, int num_tries) {
     require(num_threads > 0 && num_bytes > 0 && num_rounds > 0 && num_tries > 0, "all numbers must be at least 1");
     nb::gil_scoped_release released;

@@ -20,8 +20,8 @@ constexpr int NUM_BASES = 2;
 struct ActivationGroup {
   int8_t values[GROUP];
   float scale;
-  // Of the values of each half: they pay back what the weights' unsigned storage adds. float32 sums in the plain basis,
-  // int32 -128 * sum in the rotated one.
+  // Of the values of each half. Plain basis: the sum, which minimums are multiplied by. Rotated basis: -128 * the sum,
+  // which pays back what the weights' unsigned storage adds.
   union {
     float sums[2];
     int32_t offsets[2];

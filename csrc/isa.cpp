@@ -18,17 +18,22 @@ namespace inflight {
 
 extern const Isa INFLIGHT_TABLE;
 const Isa INFLIGHT_TABLE = {
-    INFLIGHT_STRING(INFLIGHT_ISA), 
+    INFLIGHT_STRING(INFLIGHT_ISA),
     {linear<Int8Group>, linear<Q4Group>},
     {{swiglu<Int8Group, Basis::PLAIN>, swiglu<Int8Group, Basis::ROTATED>},
      {swiglu<Q4Group, Basis::PLAIN>, swiglu<Q4Group, Basis::ROTATED>}},
     {quantize<Basis::PLAIN>, quantize<Basis::ROTATED>},
     {rms_norm_quantize<Basis::PLAIN>, rms_norm_quantize<Basis::ROTATED>},
     argmax,
-    MAX_QUERIES,                   {attend<Float32>, attend<Bfloat16>, attend<Int8>},
-    merge_states,                  finish_state,      rotate,
+    MAX_QUERIES,
+    {attend<Float32>, attend<Bfloat16>, attend<Int8>},
+    merge_states,
+    finish_state,
+    rotate,
     {store_float32, store_bfloat16, store_int8},
-    only_dot,                      only_fma,          only_read,
+    only_dot,
+    only_fma,
+    only_read,
 };
 
 }  // namespace inflight

@@ -9,7 +9,7 @@ namespace inflight {
 // sequence, each gives a state, and states are merged from left to right.
 constexpr int KV_TILE = 128;
 constexpr int QUERY_STRIDE = MAX_HEAD_DIM + 16;  // float32; off the powers of two, which share cache sets
-constexpr int STATE_HEADER = 16;                 // a row's state: the largest score, the sum of weights; then its output
+constexpr int STATE_HEADER = 16;                 // a row's state: the largest score, the sum of weights; then output
 constexpr int state_stride(int head_dim) { return STATE_HEADER + head_dim; }
 
 struct AttentionTile {
@@ -26,7 +26,7 @@ struct BlockProduct {
   int num_blocks;
   const ActivationGroup* x;  // [num_rows][num_groups]
   int num_rows, num_groups;
-  const float* bias;  // [num_blocks][COLUMNS], or null
+  const float* bias;         // [num_blocks][COLUMNS], or null
   const void* next_weights;  // the block that this thread will probably read next, or null
 };
 
@@ -34,7 +34,8 @@ struct Isa {
   const char* name;
   // out[row][:width] = (or += if `add`) bias + x[row] . w; rows of out are `stride` apart. Indexed by WeightFormat.
   void (*linear[NUM_WEIGHT_FORMATS])(const BlockProduct&, float* out, size_t stride, int width, bool add);
-  // out[row][i] = quantize(silu(gate) * up), one group of it, from GROUP columns of gate and those of up after them.
+  // out[row][:] = quantize(silu(gate) * up): a group from GROUP columns of gate and those of up after them, and so on.
+  // Rows of out are `stride` groups apart. Indexed by WeightFormat and Basis.
   void (*swiglu[NUM_WEIGHT_FORMATS][NUM_BASES])(const BlockProduct&, ActivationGroup* out, size_t stride);
   // Indexed by Basis.
   void (*quantize[NUM_BASES])(const float* x, int n, ActivationGroup* out);

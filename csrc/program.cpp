@@ -1,6 +1,5 @@
 #include "program.h"
 
-#include <omp.h>
 #include <sched.h>
 #include <sys/mman.h>
 

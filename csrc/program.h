@@ -22,7 +22,6 @@ class Program {
   void append(std::unique_ptr<Operation> operation);
   void run(Step step);
 
-  const Step& step() const { return step_; }
   // Seconds from the end of the operation before to its own end, by name, since the last call.
   std::map<std::string, double> take_seconds();
 

@@ -1,7 +1,8 @@
 // Attention of a few query rows over one tile of keys and values, and the merging of tiles.
 //
-// A row's scores, weights and sums are computed lane by lane in one fixed order, whichever rows share its registers,
-// and what it must not see is never multiplied: not even a weight of zero, since the value may be a NaN.
+// A row's scores, weights and sums are computed lane by lane in one fixed order, whichever rows share its registers.
+// A value that it must not see is never multiplied, not even by a weight of zero, since it may be a NaN; the scores of
+// such tokens are thrown away.
 #pragma once
 #include "../kv.h"
 

@@ -1,8 +1,8 @@
 // Products of quantized rows with a block of COLUMNS quantized columns, and what follows them fused in: storing, adding
 // to the residual, or SwiGLU (Shazeer, arXiv:2002.05202) and quantizing.
 //
-// Integer sums within a group are exact; each row then adds its groups from first to last in float32. Neither depends
-// on the rows that share a tile, so a row has the same bits whatever the batch is.
+// Integer sums within half a group are exact; each row then adds its two halves and its groups, from first to last, in
+// float32. Neither depends on the rows that share a tile, so a row has the same bits whatever the batch is.
 #pragma once
 #include "../isa.h"
 #include "quantize.h"
@@ -45,7 +45,7 @@ struct RowPointers {
 };
 
 // Weights that will be wanted next are fetched into the core's own cache while those at hand are multiplied: two cache
-// lines at every k-th step of a half group where k has none of the bits of `skip`.
+// lines at each step k of half a group where k has none of the bits of `skip`.
 struct Ahead {
   const char* at;
   int skip;

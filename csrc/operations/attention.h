@@ -35,6 +35,7 @@ class AttentionPlan {
 
   void make(const Step& step, int num_threads);
 
+  int head_dim() const { return head_dim_; }
   float* state(size_t index) { return states_.data() + index * state_stride(head_dim_); }
   std::vector<QueryTile> query_tiles;  // those of the same tokens are neighbours, tiles_per_token of them
   std::vector<Item> items;             // the largest first

@@ -62,7 +62,8 @@ class Linear : public Product {
  protected:
   void run_product(const BlockProduct& product, int first_block, int row) override {
     const int at = first_block * COLUMNS, width = weights_.num_outputs - at;
-    isa_.linear[(int)weights_.format](product, out_.row<float>(row) + at, out_.row_bytes() / sizeof(float), width, add_);
+    isa_.linear[(int)weights_.format](product, out_.row<float>(row) + at, out_.row_bytes() / sizeof(float), width,
+                                      add_);
   }
 
  private:

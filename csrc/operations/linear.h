@@ -17,7 +17,8 @@ inline int count(const Step& step, Rows rows) {
 std::unique_ptr<Operation> make_linear(std::string name, const Isa& isa, Weights weights, Buffer& x, Buffer& out,
                                        bool add, Rows rows);
 
-// out[row] = quantize(silu(gate) * up) in the given basis; the weights hold gate and up by turns, GROUP columns of each.
+// out[row] = quantize(silu(gate) * up) in the given basis. The weights hold gate and up by turns, GROUP columns of
+// each.
 std::unique_ptr<Operation> make_swiglu(std::string name, const Isa& isa, Weights weights, Buffer& x, Buffer& out,
                                        Basis basis, Rows rows);
 

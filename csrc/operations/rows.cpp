@@ -50,9 +50,10 @@ class Embedding : public ByRows {
 
 class RmsNorm : public ByRows {
  public:
-  RmsNorm(std::string name, const Isa& isa, Buffer& x, const float* weight, int size, float eps, Buffer& out, Basis basis,
-          Rows rows)
-      : ByRows(std::move(name), rows), quantize_(isa.rms_norm_quantize[(int)basis]), x_(x), weight_(weight), size_(size), eps_(eps), out_(out) {}
+  RmsNorm(std::string name, const Isa& isa, Buffer& x, const float* weight, int size, float eps, Buffer& out,
+          Basis basis, Rows rows)
+      : ByRows(std::move(name), rows), quantize_(isa.rms_norm_quantize[(int)basis]), x_(x), weight_(weight),
+        size_(size), eps_(eps), out_(out) {}
 
  protected:
   void run_row(const Step&, int row) override {

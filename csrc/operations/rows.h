@@ -1,4 +1,4 @@
-// Operations on whole rows: embedding, RMS-norm, argmax.
+// Operations on whole rows: embedding, RMS-norm, choice of rows, argmax.
 #pragma once
 #include <memory>
 

@@ -35,8 +35,7 @@ inline I fill_i(int32_t a) { return _mm512_set1_epi32(a); }
 inline I add_i(I a, I b) { return _mm512_add_epi32(a, b); }
 inline I and_i(I a, I b) { return _mm512_and_si512(a, b); }
 template <int N> inline I shift_left(I a) { return _mm512_slli_epi32(a, N); }
-template <int N> inline I shift_right(I a) { return _mm512_srli_epi32(a, N); }         // zeros come in
-template <int N> inline I shift_right_signed(I a) { return _mm512_srai_epi32(a, N); }  // the sign comes in
+template <int N> inline I shift_right(I a) { return _mm512_srli_epi32(a, N); }  // zeros come in
 inline I larger_i(I a, I b) { return _mm512_max_epi32(a, b); }
 inline F to_float(I a) { return _mm512_cvtepi32_ps(a); }
 inline I to_int(F a) { return _mm512_cvtps_epi32(a); }  // rounds to nearest, ties to even
@@ -60,7 +59,9 @@ inline void load_bf16_pair(const void* p, F* out) {
 // Signed bytes -> whole numbers.
 inline I load_i8(const int8_t* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)); }
 // The first n lanes of a, 1 <= n <= LANES; `other` in the rest, whatever a holds there.
-inline F keep_first(F a, int n, float other) { return _mm512_mask_mov_ps(fill(other), (__mmask16)(0xffff >> (16 - n)), a); }
+inline F keep_first(F a, int n, float other) {
+  return _mm512_mask_mov_ps(fill(other), (__mmask16)(0xffff >> (16 - n)), a);
+}
 // float16 -> float32, exact.
 inline F load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 // The low bytes of sixteen whole numbers in [-128, 127].

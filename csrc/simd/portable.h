@@ -22,9 +22,6 @@ struct F {
 struct I {
   I4 a, b, c, d;
 };
-struct U {
-  U4 a, b, c, d;
-};
 
 template <class Out, class Function, class... Vectors>
 inline Out each(Function function, const Vectors&... x) {
@@ -80,9 +77,6 @@ inline I and_i(I x, I y) { return each<I>([](I4 a, I4 b) { return a & b; }, x, y
 template <int N> inline I shift_left(I x) { return each<I>([](I4 a) { return (I4)((U4)a << N); }, x); }
 template <int N> inline I shift_right(I x) {  // zeros come in
   return each<I>([](I4 a) { return (I4)((U4)a >> N); }, x);
-}
-template <int N> inline I shift_right_signed(I x) {  // the sign comes in
-  return each<I>([](I4 a) { return a >> N; }, x);
 }
 inline F to_float(I x) { return each<F>([](I4 a) { return __builtin_convertvector(a, F4); }, x); }
 // Rounds to nearest, ties to even; INT32_MIN where that is not an int32.

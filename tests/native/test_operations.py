@@ -264,6 +264,8 @@ def test_bad_programs_and_steps_are_refused() -> None:
         program.linear("x", small, weights, small)
     with pytest.raises(ValueError, match="size that their shape needs"):
         kernels.Weights(WeightFormat.INT8, np.zeros(5, np.uint8), 32, 64)
+    with pytest.raises(ValueError, match="fewer than no rows"):
+        small.rows(-1)
     with pytest.raises(ValueError, match="out is of another size"):
         kernels.pack_int8(np.zeros((32, 64), np.float32), np.zeros(5, np.uint8))
 

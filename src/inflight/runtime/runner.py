@@ -50,9 +50,8 @@ class ModelExecutor:
         self.notes = notes
         self._forward: ForwardPass | None = forward
         self._states: dict[SeqId, _SequenceState] = {}
-        self._one_step = (
-            Lock()
-        )  # kernels leave the interpreter to other threads, and a step's buffers are the next one's
+        # Kernels leave the interpreter to other threads, and a step's buffers are the next one's.
+        self._one_step = Lock()
 
     def execute(self, output: SchedulerOutput) -> StepResult:
         """Run one step. Raises ``StepFailed`` for what the forward pass raises; the step may then be run again."""

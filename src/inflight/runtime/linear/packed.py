@@ -1,4 +1,4 @@
-"""Weights packed for the native kernels: 8 bits in groups of 64 inputs, or a GGUF's own 4-bit blocks.
+"""Weights packed for the native kernels: 8 bits with a scale for 32 inputs, or a GGUF's own 4-bit blocks.
 
 Tensors whose products read the same input become one packed matrix. It is filled piece by piece, so that a float32
 copy of a large tensor is never whole in memory.
