@@ -41,7 +41,7 @@ class NativeInt8:
         self._x = self._program.buffer(num_inputs * 4)
         self._out = self._program.buffer(num_outputs * 4)
         quantized = self._program.buffer(kernels.quantized_bytes(num_inputs))
-        self._program.rms_norm("norm", self._x, np.ones(num_inputs, dtype=np.float32), 0.0, quantized)
+        self._program.rms_norm("norm", self._x, np.ones(num_inputs, dtype=np.float32), 0.0, quantized, weights.basis)
         self._program.linear("product", quantized, weights, self._out)
 
     def __call__(self, x: Tensor) -> Tensor:
