@@ -140,11 +140,6 @@ double measure(const Isa* isa, int num_threads, int64_t num_rounds, int num_trie
   return per_s(*isa, num_threads, num_rounds, num_tries);
 }
 
-void check_plan(const AttentionPlan& plan, const KVCache& kv) {
-  require(plan.num_heads == plan.group_heads * kv.num_kv_heads && plan.head_dim() == kv.head_dim,
-          "the plan is for a KV cache of other heads");
-}
-
 size_t quantized_bytes(int size) { return sizeof(ActivationGroup) * ceil_div(size, GROUP); }
 
 }  // namespace
@@ -253,7 +248,7 @@ NB_MODULE(_kernels, m) {
         check_buffer(qkv, sizeof(float) * kv->qkv_size(num_heads));
         check_buffer(angles, sizeof(float) * kv->kv.head_dim);
         self.keep_alive(nb::find(kv));
-        self.program().append(make_rotary("rotary", self.isa(), qkv, angles, kv->kv, layer, num_heads));
+        self.program().append(make_rotary(self.isa(), qkv, angles, kv->kv, layer, num_heads));
       }, "qkv"_a, "angles"_a, "kv"_a, "layer"_a, "num_heads"_a)
       .def("attention_plan", [](ForwardPass& self, OwnedKVCache* kv, int num_heads) -> AttentionPlan& {
         return self.add_plan(kv->kv, num_heads);
@@ -262,21 +257,19 @@ NB_MODULE(_kernels, m) {
                            Buffer& out) {
         self.check_blocks(kv->kv);
         kv->check_layer(layer);
-        check_plan(plan, kv->kv);
+        require(plan.num_heads == plan.group_heads * kv->kv.num_kv_heads && plan.head_dim() == kv->kv.head_dim,
+                "the plan is for a KV cache of other heads");
         check_buffer(qkv, sizeof(float) * kv->qkv_size(plan.num_heads));
         check_buffer(out, sizeof(float) * plan.num_heads * kv->kv.head_dim);
         self.keep_alive(nb::find(kv));
-        self.program().append(make_attention("attention", self.isa(), plan, qkv, kv->kv, layer, out));
+        self.program().append(make_attention(self.isa(), plan, qkv, kv->kv, layer, out));
       }, "plan"_a, "qkv"_a, "kv"_a, "layer"_a, "out"_a)
-      .def("attention_output", [](ForwardPass& self, AttentionPlan& plan, OwnedKVCache* kv, Buffer& attended,
-                                  Buffer& out, Basis basis) {
-        check_plan(plan, kv->kv);
-        check_buffer(attended, sizeof(float) * plan.num_heads * kv->kv.head_dim);
-        check_buffer(out, quantized_bytes(plan.num_heads * kv->kv.head_dim));
-        self.keep_alive(nb::find(kv));
-        self.program().append(
-            make_attention_output("attention_output", self.isa(), plan, kv->kv, attended, out, basis));
-      }, "plan"_a, "kv"_a, "attended"_a, "out"_a, "basis"_a)
+      .def("attention_output", [](ForwardPass& self, AttentionPlan& plan, Buffer& attended, Buffer& out, Basis basis) {
+        const int size = plan.num_heads * plan.head_dim();
+        check_buffer(attended, sizeof(float) * size);
+        check_buffer(out, quantized_bytes(size));
+        self.program().append(make_attention_output(self.isa(), plan, attended, out, basis));
+      }, "plan"_a, "attended"_a, "out"_a, "basis"_a)
       .def("select", [](ForwardPass& self, Buffer& x, Buffer& out) {
         check_buffer(x, out.row_bytes());
         self.program().append(make_select(x, out));
@@ -287,7 +280,7 @@ NB_MODULE(_kernels, m) {
         self.program().append(make_argmax(self.isa(), x, size, out));
       }, "x"_a, "size"_a, "out"_a)
       .def("run", &ForwardPass::run, "token_ids"_a, "starts"_a, "q_lens"_a, "num_logits"_a, "block_tables"_a)
-      .def("take_seconds", [](ForwardPass& self) { return self.program().take_seconds(); });
+      .def("seconds", [](ForwardPass& self) { return self.program().seconds(); });
 
   m.def("dot_operations_per_s", &measure<dot_operations_per_s>, "isa"_a, "num_threads"_a, "num_rounds"_a,
         "num_tries"_a);

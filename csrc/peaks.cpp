@@ -3,17 +3,14 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <memory>
+
+#include "clock.h"
 
 namespace inflight {
 
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // work(thread) returns how much it did; the clock runs from a common start to the end of the last thread.
 template <class Work>

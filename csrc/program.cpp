@@ -3,8 +3,9 @@
 #include <sched.h>
 #include <sys/mman.h>
 
-#include <chrono>
 #include <new>
+
+#include "clock.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,16 +19,12 @@ constexpr size_t HUGE_PAGE_BYTES = size_t{2} << 20;
 // Where another program wants a core, it gets one now and then between two operations, while the other threads take
 // the tiles; otherwise the system would take a core amid a tile, and all would wait for it.
 constexpr double SLICE_S = 5e-4;
-constexpr int NUM_SPINS = 4000;  // some 0.2 ms: the tail of a tile, far less than a time slice
+constexpr int NUM_SPINS = 4000;  // some 50 microseconds: the tail of a tile, far less than a time slice
 
 void pause_briefly() {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
-}
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -53,10 +50,12 @@ Buffer& Program::new_buffer(size_t row_bytes, bool of_logits) {
 void Program::append(std::unique_ptr<Operation> operation) {
   operations_.push_back(std::move(operation));
   progress_.push_back(std::make_unique<Progress>());
+  progress_.back()->seconds = &seconds_[operations_.back()->name()];
 }
 
 void Program::run(Step step) {
   step_ = std::move(step);
+  for (auto& [name, seconds] : seconds_) seconds = 0;
   for (auto& buffer : token_buffers_) buffer->reserve(step_.num_tokens());
   for (auto& buffer : logit_buffers_) buffer->reserve(step_.num_logits());
   for (size_t i = 0; i < operations_.size(); i++) {
@@ -70,7 +69,7 @@ void Program::run(Step step) {
   work();
   for (auto& progress : progress_) {
     if (progress->num_tiles == 0) continue;
-    progress->seconds += progress->finished_s - before_s;
+    *progress->seconds += progress->finished_s - before_s;
     before_s = progress->finished_s;
   }
 }
@@ -96,15 +95,6 @@ void Program::work() {
         sched_yield();
     }
   }
-}
-
-std::map<std::string, double> Program::take_seconds() {
-  std::map<std::string, double> seconds;
-  for (size_t i = 0; i < operations_.size(); i++) {
-    seconds[operations_[i]->name()] += progress_[i]->seconds;
-    progress_[i]->seconds = 0;
-  }
-  return seconds;
 }
 
 }  // namespace inflight

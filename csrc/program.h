@@ -22,14 +22,15 @@ class Program {
   void append(std::unique_ptr<Operation> operation);
   void run(Step step);
 
-  // Seconds from the end of the operation before to its own end, by name, since the last call.
-  std::map<std::string, double> take_seconds();
+  // Of the last run: seconds from the end of the operation before to its own end, by name.
+  const std::map<std::string, double>& seconds() const { return seconds_; }
 
  private:
   struct alignas(128) Progress {
     std::atomic<int> next{0}, done{0};
     int num_tiles = 0;
-    double finished_s = 0, seconds = 0;
+    double finished_s = 0;
+    double* seconds = nullptr;  // in seconds_, shared by all operations of one name
   };
   void work();
 
@@ -38,6 +39,7 @@ class Program {
   std::vector<std::unique_ptr<Buffer>> token_buffers_, logit_buffers_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::vector<std::unique_ptr<Progress>> progress_;
+  std::map<std::string, double> seconds_;
 };
 
 }  // namespace inflight

@@ -96,7 +96,7 @@ void merge(const Isa& isa, const QueryTile& tile, int head_dim, int kv_tile, con
 class Plan : public Operation {
  public:
   explicit Plan(AttentionPlan& plan) : plan_(plan) {}
-  std::string name() const override { return "attention plan"; }
+  std::string name() const override { return "attention_plan"; }
   int begin(const Step& step, int num_threads) override {
     plan_.make(step, num_threads);
     return 0;
@@ -109,11 +109,10 @@ class Plan : public Operation {
 
 class Attention : public Operation {
  public:
-  Attention(std::string name, const Isa& isa, AttentionPlan& plan, Buffer& qkv, const KVCache& kv, int layer,
-            Buffer& attended)
-      : name_(std::move(name)), isa_(isa), plan_(plan), qkv_(qkv), kv_(kv), layer_(layer), attended_(attended) {}
+  Attention(const Isa& isa, AttentionPlan& plan, Buffer& qkv, const KVCache& kv, int layer, Buffer& attended)
+      : isa_(isa), plan_(plan), qkv_(qkv), kv_(kv), layer_(layer), attended_(attended) {}
 
-  std::string name() const override { return name_; }
+  std::string name() const override { return "attention"; }
   int begin(const Step&, int num_threads) override {
     num_threads_ = num_threads;
     return (int)plan_.items.size();
@@ -170,7 +169,6 @@ class Attention : public Operation {
     }
   }
 
-  const std::string name_;
   const Isa& isa_;
   AttentionPlan& plan_;
   Buffer& qkv_;
@@ -182,12 +180,10 @@ class Attention : public Operation {
 
 class Output : public Operation {
  public:
-  Output(std::string name, const Isa& isa, AttentionPlan& plan, const KVCache& kv, Buffer& attended, Buffer& out,
-         Basis basis)
-      : name_(std::move(name)), isa_(isa), plan_(plan), head_dim_(kv.head_dim), attended_(attended), out_(out),
-        basis_(basis) {}
+  Output(const Isa& isa, AttentionPlan& plan, Buffer& attended, Buffer& out, Basis basis)
+      : isa_(isa), plan_(plan), attended_(attended), out_(out), basis_(basis) {}
 
-  std::string name() const override { return name_; }
+  std::string name() const override { return "attention_output"; }
 
   int begin(const Step&, int num_threads) override {
     num_tiles_ = std::min((int)plan_.query_tiles.size() / plan_.tiles_per_token, num_threads * ITEMS_PER_THREAD / 2);
@@ -203,23 +199,21 @@ class Output : public Operation {
       float* states = plan_.state(tile.first_state);
       for (int kv_tile = 1; kv_tile < tile.num_kv_tiles(); kv_tile++) {
         const float* from_right = plan_.state(tile.first_state + (size_t)kv_tile * tile.num_rows());
-        merge(isa_, tile, head_dim_, kv_tile, from_right, states);
+        merge(isa_, tile, plan_.head_dim(), kv_tile, from_right, states);
       }
-      finish(isa_, tile, head_dim_, states, attended_);
+      finish(isa_, tile, plan_.head_dim(), states, attended_);
     }
     for (int i = from * plan_.tiles_per_token; i < to * plan_.tiles_per_token; i += plan_.tiles_per_token) {
       const QueryTile& tile = plan_.query_tiles[i];
       for (int token = tile.first_token; token < tile.first_token + tile.num_tokens; token++)
-        isa_.quantize[(int)basis_](attended_.row<float>(token), plan_.num_heads * head_dim_,
+        isa_.quantize[(int)basis_](attended_.row<float>(token), plan_.num_heads * plan_.head_dim(),
                                    out_.row<ActivationGroup>(token));
     }
   }
 
  private:
-  const std::string name_;
   const Isa& isa_;
   AttentionPlan& plan_;
-  const int head_dim_;
   Buffer &attended_, &out_;
   const Basis basis_;
   int num_tiles_ = 0;
@@ -229,14 +223,14 @@ class Output : public Operation {
 
 std::unique_ptr<Operation> make_attention_plan(AttentionPlan& plan) { return std::make_unique<Plan>(plan); }
 
-std::unique_ptr<Operation> make_attention(std::string name, const Isa& isa, AttentionPlan& plan, Buffer& qkv,
-                                          const KVCache& kv, int layer, Buffer& attended) {
-  return std::make_unique<Attention>(std::move(name), isa, plan, qkv, kv, layer, attended);
+std::unique_ptr<Operation> make_attention(const Isa& isa, AttentionPlan& plan, Buffer& qkv, const KVCache& kv,
+                                          int layer, Buffer& attended) {
+  return std::make_unique<Attention>(isa, plan, qkv, kv, layer, attended);
 }
 
-std::unique_ptr<Operation> make_attention_output(std::string name, const Isa& isa, AttentionPlan& plan,
-                                                 const KVCache& kv, Buffer& attended, Buffer& out, Basis basis) {
-  return std::make_unique<Output>(std::move(name), isa, plan, kv, attended, out, basis);
+std::unique_ptr<Operation> make_attention_output(const Isa& isa, AttentionPlan& plan, Buffer& attended, Buffer& out,
+                                                 Basis basis) {
+  return std::make_unique<Output>(isa, plan, attended, out, basis);
 }
 
 }  // namespace inflight

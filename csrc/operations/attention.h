@@ -52,11 +52,11 @@ std::unique_ptr<Operation> make_attention_plan(AttentionPlan& plan);
 
 // Rows of qkv are as make_rotary leaves them; attended is float32 [num_heads][head_dim]. Rows that are split among
 // items are left to make_attention_output.
-std::unique_ptr<Operation> make_attention(std::string name, const Isa& isa, AttentionPlan& plan, Buffer& qkv,
-                                          const KVCache& kv, int layer, Buffer& attended);
+std::unique_ptr<Operation> make_attention(const Isa& isa, AttentionPlan& plan, Buffer& qkv, const KVCache& kv,
+                                          int layer, Buffer& attended);
 
 // out[token] = quantize(attended[token]) in the given basis.
-std::unique_ptr<Operation> make_attention_output(std::string name, const Isa& isa, AttentionPlan& plan,
-                                                 const KVCache& kv, Buffer& attended, Buffer& out, Basis basis);
+std::unique_ptr<Operation> make_attention_output(const Isa& isa, AttentionPlan& plan, Buffer& attended, Buffer& out,
+                                                 Basis basis);
 
 }  // namespace inflight

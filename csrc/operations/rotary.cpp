@@ -1,46 +1,20 @@
 #include "rotary.h"
 
-#include <algorithm>
 #include <cmath>
+
+#include "by_rows.h"
 
 namespace inflight {
 
 namespace {
 
-constexpr int MAX_TILE_TOKENS = 16;
-constexpr int TILES_PER_THREAD = 4;
-
-class TokenTiles : public Operation {
- public:
-  explicit TokenTiles(std::string name) : name_(std::move(name)) {}
-  std::string name() const override { return name_; }
-
-  int begin(const Step& step, int num_threads) override {
-    const int num_tokens = step.num_tokens();
-    tile_tokens_ = std::clamp(num_tokens / (num_threads * TILES_PER_THREAD), 1, MAX_TILE_TOKENS);
-    return ceil_div(num_tokens, tile_tokens_);
-  }
-
-  void run(const Step& step, int tile) override {
-    const int first = tile * tile_tokens_, last = std::min(first + tile_tokens_, step.num_tokens());
-    for (int token = first; token < last; token++) run_token(step, token);
-  }
-
- protected:
-  virtual void run_token(const Step& step, int token) = 0;
-
- private:
-  const std::string name_;
-  int tile_tokens_ = 1;
-};
-
-class Angles : public TokenTiles {
+class Angles : public ByRows {
  public:
   Angles(std::vector<float> inverse_frequencies, Buffer& angles)
-      : TokenTiles("angles"), inverse_frequencies_(std::move(inverse_frequencies)), angles_(angles) {}
+      : ByRows("angles", Rows::TOKENS), inverse_frequencies_(std::move(inverse_frequencies)), angles_(angles) {}
 
  protected:
-  void run_token(const Step& step, int token) override {
+  void run_row(const Step& step, int token) override {
     float *cos = angles_.row<float>(token), *sin = cos + inverse_frequencies_.size();
     for (const float frequency : inverse_frequencies_) {
       const float angle = (float)step.positions[token] * frequency;
@@ -54,16 +28,16 @@ class Angles : public TokenTiles {
   Buffer& angles_;
 };
 
-class Rotary : public TokenTiles {
+class Rotary : public ByRows {
  public:
-  Rotary(std::string name, const Isa& isa, Buffer& qkv, Buffer& angles, const KVCache& kv, int layer, int num_heads)
-      : TokenTiles(std::move(name)), isa_(isa), qkv_(qkv), angles_(angles), kv_(kv), layer_(layer),
+  Rotary(const Isa& isa, Buffer& qkv, Buffer& angles, const KVCache& kv, int layer, int num_heads)
+      : ByRows("rotary", Rows::TOKENS), isa_(isa), qkv_(qkv), angles_(angles), kv_(kv), layer_(layer),
         num_heads_(num_heads), scale_(1.0f / std::sqrt((float)kv.head_dim)) {
     check(kv);
   }
 
  protected:
-  void run_token(const Step& step, int token) override {
+  void run_row(const Step& step, int token) override {
     const int head_dim = kv_.head_dim, position = step.positions[token];
     const float* angles = angles_.row<float>(token);
     float* x = qkv_.row<float>(token);
@@ -91,9 +65,9 @@ std::unique_ptr<Operation> make_angles(std::vector<float> inverse_frequencies, B
   return std::make_unique<Angles>(std::move(inverse_frequencies), angles);
 }
 
-std::unique_ptr<Operation> make_rotary(std::string name, const Isa& isa, Buffer& qkv, Buffer& angles, const KVCache& kv,
-                                       int layer, int num_heads) {
-  return std::make_unique<Rotary>(std::move(name), isa, qkv, angles, kv, layer, num_heads);
+std::unique_ptr<Operation> make_rotary(const Isa& isa, Buffer& qkv, Buffer& angles, const KVCache& kv, int layer,
+                                       int num_heads) {
+  return std::make_unique<Rotary>(isa, qkv, angles, kv, layer, num_heads);
 }
 
 }  // namespace inflight

@@ -12,7 +12,7 @@ std::unique_ptr<Operation> make_angles(std::vector<float> inverse_frequencies, B
 
 // Rows of qkv are float32 [num_heads + 2 * num_kv_heads][head_dim]. Queries are turned in place and scaled by
 // head_dim^-0.5; keys are turned, and stored with the values where the block tables say.
-std::unique_ptr<Operation> make_rotary(std::string name, const Isa& isa, Buffer& qkv, Buffer& angles, const KVCache& kv,
-                                       int layer, int num_heads);
+std::unique_ptr<Operation> make_rotary(const Isa& isa, Buffer& qkv, Buffer& angles, const KVCache& kv, int layer,
+                                       int num_heads);
 
 }  // namespace inflight

@@ -1,40 +1,12 @@
 #include "rows.h"
 
-#include <algorithm>
 #include <cstring>
+
+#include "by_rows.h"
 
 namespace inflight {
 
 namespace {
-
-constexpr int TILES_PER_THREAD = 4;
-
-// Tiles are ranges of rows.
-class ByRows : public Operation {
- public:
-  ByRows(std::string name, Rows rows) : rows_(rows), name_(std::move(name)) {}
-
-  std::string name() const override { return name_; }
-
-  int begin(const Step& step, int num_threads) override {
-    const int rows = count(step, rows_);
-    rows_per_tile_ = std::max(1, rows / (num_threads * TILES_PER_THREAD));
-    return ceil_div(rows, rows_per_tile_);
-  }
-
-  void run(const Step& step, int tile) override {
-    const int to = std::min(count(step, rows_), (tile + 1) * rows_per_tile_);
-    for (int row = tile * rows_per_tile_; row < to; row++) run_row(step, row);
-  }
-
- protected:
-  virtual void run_row(const Step& step, int row) = 0;
-
- private:
-  const Rows rows_;
-  const std::string name_;
-  int rows_per_tile_ = 1;
-};
 
 class Embedding : public ByRows {
  public:

@@ -58,8 +58,8 @@ class Hashing:
                 row += 1
         return logits
 
-    def take_seconds(self) -> dict[str, float]:
-        return self._forward.take_seconds()
+    def operations_s(self) -> dict[str, float]:
+        return self._forward.operations_s()
 
 
 @dataclass

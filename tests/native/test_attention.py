@@ -88,7 +88,7 @@ class World:
         self.forward.rotary(self.qkv, angles, cache, LAYER, shape.num_heads)
         plan = self.forward.attention_plan(cache, shape.num_heads)
         self.forward.attention(plan, self.qkv, cache, LAYER, self.attended)
-        self.forward.attention_output(plan, cache, self.attended, self.out, Basis.PLAIN)
+        self.forward.attention_output(plan, self.attended, self.out, Basis.PLAIN)
 
     def step(self, chunks: Sequence[tuple[int, int, Array]]) -> list[bytes]:
         """Run chunks (sequence, start, rows); return each one's output rows, ``attended`` and quantized, as bytes."""

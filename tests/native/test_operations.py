@@ -99,15 +99,15 @@ def test_rms_norm_quantises_to_half_a_step(isa: str, kind: str, basis: Any) -> N
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_reaches_its_own_row_only(isa: str, poison: float) -> None:
     x, weights = draw("normal", (3, 100), 0), draw("normal", (40, 100), 1)
-    clean = linear(isa, x, pack_int8(weights), 40)
+    clean, _ = linear(isa, x, pack_int8(weights), 40)
     x[1, 70] = poison
-    found = linear(isa, x, pack_int8(weights), 40)
+    found, _ = linear(isa, x, pack_int8(weights), 40)
     assert np.isnan(found[1]).all()
     assert (found[[0, 2]] == clean[[0, 2]]).all()
 
 
 def linear(isa: str, x: Any, weights: Any, num_outputs: int, num_threads: int = 1, add_to: Any = None) -> Any:
-    """``x . weights`` through an RMS-norm that only quantises: its factor is undone by its weight."""
+    """``x . weights``, quantised by an RMS-norm on the way; and the plain numbers that the quantised rows stand for."""
     num_rows, size = x.shape
     buffers: list[Any] = []
 
@@ -121,8 +121,7 @@ def linear(isa: str, x: Any, weights: Any, num_outputs: int, num_threads: int = 
         program.linear("linear", normed, weights, buffers[0], add=add_to is not None)
 
     run(isa, num_rows, build, num_threads)
-    linear.quantised = decode(buffers[1], num_rows, weights.basis == Basis.ROTATED)[0]  # type: ignore[attr-defined]
-    return floats(buffers[0], num_rows).copy()
+    return floats(buffers[0], num_rows).copy(), decode(buffers[1], num_rows, weights.basis == Basis.ROTATED)[0]
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -135,8 +134,8 @@ def test_products_equal_float64_of_what_is_stored(isa: str, num_inputs: int, num
         assert np.abs(stored - w).max() <= np.abs(by_halves(w) @ hadamard()).max() / 127 / 2 * 1.01
         for num_rows in (1, 2, 3, 7, 8, 9, 17):
             x = draw(kind, (num_rows, num_inputs), num_rows)
-            found = linear(isa, x, weights, num_outputs)
-            operand = linear.quantised[:, :num_inputs]  # type: ignore[attr-defined]
+            found, quantised = linear(isa, x, weights, num_outputs)
+            operand = quantised[:, :num_inputs]
             # what quantising put behind the last input meets weights of zero
             bound = np.abs(operand) @ np.abs(stored).T + 1e-30
             assert (np.abs(found - operand @ stored.T) <= 2e-6 * num_inputs**0.5 * bound).all()
@@ -156,8 +155,8 @@ def test_4_bit_blocks_lose_nothing(isa: str, kind: str) -> None:
         if format == WeightFormat.Q4 or kind == "Q4_0":
             assert (np.abs(stored - exact) <= 1e-6 * scale).all()
         x = draw("normal", (9, 96), 4)
-        found = linear(isa, x, weights, 70)
-        operand = linear.quantised[:, :96]  # type: ignore[attr-defined]
+        found, quantised = linear(isa, x, weights, 70)
+        operand = quantised[:, :96]
         assert np.allclose(found, operand @ stored.T, atol=2e-5, rtol=2e-5)
 
 
@@ -202,9 +201,9 @@ def test_a_row_has_the_same_bits_in_any_company(isa: str, num_rows: int, num_thr
     weights = kernels.Weights(format, packed, 130, 160, np.pad(rng.standard_normal(130), (0, 30)).astype("f4"))
     x = draw("outliers", (num_rows, 160), seed)
     add_to = draw("normal", (num_rows, 130), seed + 1)
-    together = linear(isa, x, weights, 130, num_threads, add_to)
+    together, _ = linear(isa, x, weights, 130, num_threads, add_to)
     for row in {0, num_rows // 2, num_rows - 1}:
-        alone = linear(isa, x[row : row + 1], weights, 130, 1, add_to[row : row + 1])
+        alone, _ = linear(isa, x[row : row + 1], weights, 130, 1, add_to[row : row + 1])
         assert alone.tobytes() == together[row : row + 1].tobytes()
 
 

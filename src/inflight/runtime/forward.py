@@ -41,5 +41,5 @@ class ForwardPass(Protocol):
     def run(self, scheduled: Sequence[ScheduledSequence]) -> StepLogits:
         """Run one step: store the KV of its tokens, return the logits that are wanted. It may be run again."""
 
-    def take_seconds(self) -> dict[str, float]:
-        """Seconds of wall time by operation since the last call; empty where nobody measures."""
+    def operations_s(self) -> dict[str, float]:
+        """Seconds of wall time of the last run, by operation, all layers together; empty where nobody measures."""

@@ -53,9 +53,9 @@ class NativeForward:
         values = torch.from_numpy(self._logits.rows(total).view(np.float32))
         return StepLogits(values, self._best.rows(total).view(np.int32)[:, 0].tolist())
 
-    def take_seconds(self) -> dict[str, float]:
-        """Seconds by operation, waiting for the slowest thread included."""
-        return self._program.take_seconds()
+    def operations_s(self) -> dict[str, float]:
+        """Seconds of the last run by operation, waiting for the slowest thread included."""
+        return self._program.seconds()
 
 
 def _ints(values: Iterable[int]) -> NDArray[np.int32]:

@@ -71,7 +71,7 @@ class ModelExecutor:
         except (RuntimeError, MemoryError, IndexError, ValueError) as error:
             raise StepFailed(f"{type(error).__name__}: {error}") from error
         sampled, failed = _by_row(output, tokens)
-        operations_s = tuple(self._forward.take_seconds().items()) if self._forward is not None else ()
+        operations_s = tuple(self._forward.operations_s().items()) if self._forward and output.scheduled else ()
         return StepResult(output.step, sampled, time.perf_counter() - started_s, failed, operations_s)
 
     def close(self) -> None:

@@ -33,6 +33,6 @@ class TorchForward:
             plan = ReferencePlan(batch.rows, self._num_heads, self._kv, self._device)
             return StepLogits.of(self._model.forward(batch, plan, self._kv))
 
-    def take_seconds(self) -> dict[str, float]:
+    def operations_s(self) -> dict[str, float]:
         """Nobody measures here."""
         return {}

@@ -13,7 +13,7 @@ from inflight.runtime.linear.packed import Layout, by_turns, one_after_the_other
 from inflight.runtime.models.base import Checkpoint
 from inflight.runtime.models.rope import inverse_frequencies
 
-FLOAT_BYTES = 4
+FLOAT_BYTES = TOKEN_BYTES = 4
 
 
 def build_llama(
@@ -68,7 +68,7 @@ def build_llama(
         program.linear("qkv", normed, qkv_weights, qkv)
         program.rotary(qkv, angles, kv, layer, num_heads)
         program.attention(attention, qkv, kv, layer, attended)
-        program.attention_output(attention, kv, attended, mixed, out.basis)
+        program.attention_output(attention, attended, mixed, out.basis)
         if layer == config.num_hidden_layers - 1:  # whoever wants no logits has nothing to do after its last KV
             every_hidden, every_mixed, rows = hidden, mixed, wanted
             hidden, mixed = floats(hidden_size, rows), quantized(q_size, rows)
@@ -80,7 +80,7 @@ def build_llama(
         program.rms_norm("norm", hidden, post_norm, eps, normed, gate_up.basis, rows)
         program.swiglu("gate_up", normed, gate_up, activated, down.basis, rows)
         program.linear("down", activated, down, hidden, add=True, rows=rows)
-    logits, best = floats(vocab_size, wanted), floats(1, wanted)
+    logits, best = floats(vocab_size, wanted), program.buffer(TOKEN_BYTES, wanted)
     output = embedding
     if not config.tie_word_embeddings:
         output = weights(hidden_size, ("lm_head", vocab_size))
