@@ -45,6 +45,7 @@ class PaperExecutor:
         self._memory = [[NEVER_WRITTEN] * block_size for _ in range(num_blocks)]
         self._vocab_size = vocab_size
         self._failure = failure
+        self._num_written = 0  # tokens, in this step
 
     def execute(self, output: SchedulerOutput) -> StepResult:
         failure = self._failure(output)
@@ -52,6 +53,7 @@ class PaperExecutor:
         self.known |= {new.seq_id for new in output.new}
         sampled, failed = [], []
         torn = failure is not None and failure.after_rows is not None
+        self._write_scratch(output)
         for row in output.scheduled[: failure.after_rows] if torn else output.scheduled:
             if row.seq_id not in self.known:
                 raise AssertionError(f"{row.seq_id} was never introduced")
@@ -65,13 +67,29 @@ class PaperExecutor:
                 tokens = self._read(row.block_table, row.start + len(row.token_ids))
                 token = next_token(tokens, row.seq_id[1], self._vocab_size)
                 sampled.append(SampledRow(row.seq_id, (SampledToken(token),)))
-        return StepResult(output.step, tuple(sampled), duration_s=0.0, failed=tuple(failed))
+        return StepResult(
+            output.step,
+            tuple(sampled),
+            duration_s=0.0,
+            failed=tuple(failed),
+            num_computed_tokens=self._num_written,
+        )
 
     def close(self) -> None:
         self.known.clear()
 
+    def _write_scratch(self, output: SchedulerOutput) -> None:
+        """Pads and dead rows leave rubbish behind them."""
+        self._num_written = 0
+        if output.padded_to is not None:
+            for row in output.scheduled:
+                self._write(output.scratch_table, 0, [GARBAGE] * (output.padded_to - len(row.token_ids)))
+            for dead in output.dead:
+                self._write(output.scratch_table, dead.start, [GARBAGE] * output.padded_to)
+
     def _write(self, table: Sequence[int], start: int, tokens: Sequence[int]) -> None:
         size = self.capacity.block_size
+        self._num_written += len(tokens)
         for position, token in enumerate(tokens, start):
             self._memory[table[position // size]][position % size] = token
 

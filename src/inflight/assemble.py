@@ -17,8 +17,9 @@ from inflight.engine.loop import Engine, EngineFactory
 from inflight.engine.recorder import RecentSteps, Recorder, Started, StepLog
 from inflight.hub.resolve import ModelFiles
 from inflight.metrics.collect import Collector
-from inflight.schedulers.config import ContinuousConfig
-from inflight.schedulers.continuous import LANE, ContinuousScheduler
+from inflight.schedulers.config import ContinuousConfig, SchedulerConfig
+from inflight.schedulers.memory import num_scratch_blocks
+from inflight.schedulers.registry import make_scheduler
 from inflight.text.stream import TextStream
 from inflight.text.tokenizer import Tokenizer
 
@@ -47,21 +48,18 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
 
     executor = load_executor(files.path, config.runtime)
     capacity = executor.capacity
-    max_model_len, why_len = effective_max_model_len(
-        executor.model_config.max_position_embeddings, config.scheduler.max_model_len, capacity
-    )
-    max_num_batched_tokens, why_chunk = _num_batched_tokens(config.scheduler, executor, max_model_len)
-    limits = replace(config.scheduler, max_num_batched_tokens=max_num_batched_tokens, max_model_len=max_model_len)
+    limits, whys = decide_limits(config.scheduler, executor)
+    scheduler = make_scheduler(limits, capacity.num_blocks, capacity.block_size)
     recent = RecentSteps()
-    collector = Collector(keep_prompts)
+    collector = Collector(keep_prompts, limits.num_seats)
     observers: list[Observer] = [collector, Recorder(recent.write)]
     step_log = StepLog(Path(config.step_log)) if config.step_log is not None else None
     if step_log is not None:
-        step_log.write(Started("continuous", asdict(limits), capacity.num_blocks, capacity.block_size))
+        step_log.write(Started(limits.name, asdict(limits), capacity.num_blocks, capacity.block_size))
         observers.append(Recorder(step_log.write))
     core = EngineCore(
-        ContinuousScheduler(limits, capacity.num_blocks, capacity.block_size),
-        {LANE: executor},
+        scheduler,
+        dict.fromkeys(scheduler.lanes, executor),
         partial(TextStream, tokenizer),
         WallClock(),
         observers,
@@ -73,26 +71,50 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
         device=str(executor.device),
         num_threads=executor.num_threads,
         vocab_size=executor.model_config.vocab_size,
-        max_model_len=max_model_len,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
+        scheduler=limits.name,
+        max_model_len=limits.max_model_len or 0,
+        max_num_seqs=limits.num_seats,
+        max_num_batched_tokens=limits.max_num_batched_tokens if isinstance(limits, ContinuousConfig) else None,
         num_blocks=capacity.num_blocks,
         block_size=capacity.block_size,
         bytes_per_block=capacity.bytes_per_block,
-        notes=(*executor.notes, why_len, why_chunk),
+        notes=(*executor.notes, *whys),
     )
     return Engine(core=core, info=info, collector=collector, recent=recent, step_log=step_log)
 
 
-def effective_max_model_len(of_model: int, asked: int | None, capacity: KVCapacity) -> tuple[int, str]:
+def decide_limits(asked: SchedulerConfig, executor: ModelExecutor) -> tuple[SchedulerConfig, tuple[str, ...]]:
+    """The configuration with the limits that depend on the model and the machine; and why they are so, for people."""
+    capacity = executor.capacity
+    max_model_len, why_len = effective_max_model_len(executor.model_config.max_position_embeddings, asked, capacity)
+    limits = replace(asked, max_model_len=max_model_len)
+    if isinstance(limits, ContinuousConfig):
+        num_tokens, why_chunk = _num_batched_tokens(limits, executor, max_model_len)
+        return replace(limits, max_num_batched_tokens=num_tokens), (why_len, why_chunk)
+    return limits, (why_len, _why_batch(limits, max_model_len, capacity))
+
+
+def effective_max_model_len(of_model: int, asked: SchedulerConfig, capacity: KVCapacity) -> tuple[int, str]:
     """The longest sequence, in tokens, that model, caller and KV cache all allow; and why, for people."""
-    of_cache = capacity.num_blocks * capacity.block_size
-    bounds = {"the model": of_model, "the KV cache": of_cache}
-    if asked is not None:
-        bounds["--max-model-len"] = asked
+    num_blocks = capacity.num_blocks
+    if num_scratch_blocks(asked, capacity.block_size, capacity.block_size):
+        num_blocks //= 2  # pads and dead rows need as much as the longest sequence
+    bounds = {"the model": of_model, "the KV cache": num_blocks * capacity.block_size}
+    if asked.max_model_len is not None:
+        bounds["--max-model-len"] = asked.max_model_len
     effective = min(bounds.values())
     allowed = ", ".join(f"{who} allows {num_tokens}" for who, num_tokens in bounds.items())
     return effective, f"max_model_len {effective} tokens: {allowed}"
+
+
+def _why_batch(config: SchedulerConfig, max_model_len: int, capacity: KVCapacity) -> str:
+    """What a full batch of the longest sequences needs, beside what there is."""
+    per_row = -(-max_model_len // capacity.block_size)
+    num_blocks = capacity.num_blocks - num_scratch_blocks(config, max_model_len, capacity.block_size)
+    return (
+        f"{config.name} batches of {config.num_seats}: {config.num_seats * per_row} KV blocks if all rows are of "
+        f"max_model_len; there are {num_blocks}, and a batch that they cannot hold leaves with fewer rows"
+    )
 
 
 def _num_batched_tokens(asked: ContinuousConfig, executor: ModelExecutor, max_model_len: int) -> tuple[int, str]:

@@ -2,8 +2,9 @@
 
 A component's dataclass lives with the component and checks its own values. Each field is one flag of the same name
 (``max_num_seqs`` is ``--max-num-seqs``); its metadata holds ``help`` (what it is, with unit and range) and, where they
-are few, its ``choices``. Nothing is written back: what is computed from a configuration is returned by whoever
-computes it.
+are few, its ``choices``. A part that is one of several, such as the scheduler, has them by name in ``families``: its
+own flag chooses one, and a flag of another is an error. Nothing is written back: what is computed from a configuration
+is returned by whoever computes it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from inflight.runtime.config import RuntimeConfig
-from inflight.schedulers.config import ContinuousConfig
+from inflight.schedulers.config import ContinuousConfig, SchedulerConfig
+from inflight.schedulers.registry import CONFIGS
 
 T = TypeVar("T")
 
@@ -34,7 +36,10 @@ class EngineConfig:
         default=None, metadata={"help": "write every decision to this file (JSON lines; holds the prompts' token ids)"}
     )
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    scheduler: ContinuousConfig = field(default_factory=ContinuousConfig)
+    scheduler: SchedulerConfig = field(
+        default_factory=ContinuousConfig,
+        metadata={"help": "how requests share forward passes", "families": CONFIGS},
+    )
 
 
 def add_flags(parser: argparse.ArgumentParser, config: type, positional: tuple[str, ...] = ()) -> None:
@@ -50,8 +55,9 @@ def add_flags(parser: argparse.ArgumentParser, config: type, positional: tuple[s
             continue
         if owner not in groups:
             groups[owner] = parser.add_argument_group(_title(owner))
-        if one.default not in (None, ()):
-            help_text += f" (default: {one.default})"
+        default = next(iter(_families(one)), one.default)
+        if default not in (None, ()):
+            help_text += f" (default: {default})"
         hint = typing.get_type_hints(owner)[one.name]
         groups[owner].add_argument(
             flag(one.name), default=argparse.SUPPRESS, help=help_text, **_argparse_options(hint, one)
@@ -80,39 +86,77 @@ def given_values(config: type, args: argparse.Namespace) -> dict[str, Any]:
 def from_values(config: type[T], values: Mapping[str, Any]) -> T:
     """Build a configuration from values by field name, its own and its parts'; the others keep their defaults.
 
-    Raises ``TypeError`` for a name that is no field, ``ValueError`` for a value out of range.
+    Raises ``TypeError`` for a name that is no field, ``ValueError`` for a value out of range, and for an option of
+    another family than the one chosen.
     """
-    owners = {one.name: owner for owner, one in options_of(config)}
-    if unknown := [name for name in values if name not in owners]:
-        raise TypeError(f"unknown option {unknown[0]!r}; the options are: {', '.join(sorted(owners))}")
-    arguments = {name: value for name, value in values.items() if owners[name] is config}
-    for one, part in _parts(config):
-        arguments[one.name] = part(**{name: value for name, value in values.items() if owners[name] is part})
+    options = sorted(one.name for _, one in options_of(config))
+    if unknown := [name for name in values if name not in options]:
+        raise TypeError(f"unknown option {unknown[0]!r}; the options are: {', '.join(options)}")
+    arguments: dict[str, Any] = {}
+    taken: set[str] = set()
+    for one in fields(typing.cast(Any, config)):
+        part = _part(config, one, values)
+        if part is not None:
+            own = {name: value for name, value in values.items() if name in {each.name for each in fields(part)}}
+            arguments[one.name] = part(**own)
+            taken |= own.keys() | {one.name}
+        elif one.name in values:
+            arguments[one.name] = values[one.name]
+            taken.add(one.name)
+    for owner, one in options_of(config):
+        if one.name in values and one.name not in taken:
+            raise ValueError(f"{one.name} is an option for {_title(owner).lower()}, which was not chosen")
     return config(**arguments)
 
 
-def _parts(config: type) -> Iterator[tuple[Field[Any], type]]:
-    """The fields of a configuration that hold the configuration of a component."""
-    hints = typing.get_type_hints(config)
-    for one in fields(config):
-        if is_dataclass(hints[one.name]):
-            yield one, typing.cast(type, hints[one.name])
-
-
 def options_of(config: type) -> Iterator[tuple[type, Field[Any]]]:
-    """Every option of a configuration and of its parts as (its dataclass, its field)."""
-    parts = dict(_parts(config))
-    yield from ((config, one) for one in fields(config) if one not in parts)
-    for part in parts.values():
-        yield from ((part, one) for one in fields(part))
+    """Every option of a configuration and of its parts as (the dataclass that declares it, its field)."""
+    parts: list[type] = []
+    for one in fields(config):
+        if families := _families(one):
+            yield config, one
+            parts += families.values()
+        elif (part := _part(config, one, {})) is not None:
+            parts.append(part)
+        else:
+            yield config, one
+    seen: set[str] = set()
+    for part in parts:
+        for one in fields(part):
+            if one.name not in seen:
+                seen.add(one.name)
+                yield _declaring(part, one.name), one
+
+
+def _families(one: Field[Any]) -> Mapping[str, type]:
+    """What a part can be, by name, the default first; empty for all other fields."""
+    families: Mapping[str, type] = one.metadata.get("families", {})
+    return families
+
+
+def _part(config: type, one: Field[Any], values: Mapping[str, Any]) -> Any:
+    """The configuration class that a field holds, ``values`` choosing among families; ``None`` for a plain value."""
+    if families := _families(one):
+        name = values.get(one.name, next(iter(families)))
+        if name not in families:
+            raise ValueError(f"{one.name} must be one of {', '.join(families)}, got {name!r}")
+        return families[name]
+    hint = typing.get_type_hints(config)[one.name]
+    return hint if is_dataclass(hint) else None
+
+
+def _declaring(part: type, name: str) -> type:
+    return next(base for base in reversed(part.__mro__) if name in getattr(base, "__annotations__", {}))
 
 
 def _title(config: type) -> str:
-    return (config.__doc__ or config.__name__).split(".", 1)[0]
+    return (config.__doc__ or config.__name__).split(".", 1)[0].split(":", 1)[0]
 
 
 def _argparse_options(hint: Any, one: Field[Any]) -> dict[str, Any]:
     """What ``add_argument`` needs to know to read one field of type ``hint``."""
+    if families := _families(one):
+        return {"choices": tuple(families)}
     options: dict[str, Any] = {}
     choices = one.metadata.get("choices")
     optional = isinstance(hint, types.UnionType) and type(None) in typing.get_args(hint)
@@ -121,13 +165,23 @@ def _argparse_options(hint: Any, one: Field[Any]) -> dict[str, Any]:
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     if typing.get_origin(hint) is tuple:
+        kind = typing.get_args(hint)[0]
+        if kind is int:
+            return {"type": _whole_numbers, "metavar": "N,N"}
         options |= {"nargs": "+", "action": "extend"}
-        hint = typing.get_args(hint)[0]
+        hint = kind
     if choices:
         options["choices"] = choices
     options["type"] = _reader(hint, optional)
     options["metavar"] = None if choices else one.name.rsplit("_", 1)[-1].upper()
     return options
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
+
+
+_whole_numbers.__name__ = "list of whole numbers"  # what argparse calls the type when it refuses a value
 
 
 def _reader(kind: type, optional: bool) -> Callable[[str], Any]:

@@ -191,6 +191,7 @@ class LLM:
             for index, request in enumerate(requests):
                 with _naming_prompt(index):
                     core.add(request)
+            core.flush()  # all of them are there
             while core.has_work:
                 with _interrupt_held(), engine.recent.saved_if_broken():
                     deltas = core.step()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from inflight.config import EngineConfig, add_flags, flag, from_args, from_values, options_of
 from inflight.engine.process import ProcessConfig
+from inflight.schedulers.registry import CONFIGS as SCHEDULERS
 from inflight.server.config import ServerConfig
 
 CONFIGS = (EngineConfig, ProcessConfig, ServerConfig)
@@ -30,6 +31,7 @@ class Sample:
     fast: bool = field(default=True, metadata={"help": "fast"})
     kind: str = field(default="a", metadata={"help": "a kind", "choices": ("a", "b")})
     keys: tuple[str, ...] = field(default=(), metadata={"help": "keys"})
+    sizes: tuple[int, ...] = field(default=(), metadata={"help": "sizes"})
 
 
 words = st.text("abcxyz0189", min_size=1).filter(lambda word: word != "none")
@@ -43,6 +45,7 @@ samples = st.builds(
     fast=st.booleans(),
     kind=st.sampled_from(["a", "b"]),
     keys=st.lists(words, min_size=1).map(tuple),
+    sizes=st.lists(st.integers(), min_size=1).map(tuple),
 )
 
 
@@ -55,6 +58,8 @@ def parse(config: type, argv: list[str]) -> argparse.Namespace:
 def argv_of(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [flag(name) if value else flag("no_" + name)]
+    if isinstance(value, tuple) and isinstance(value[0], int):
+        return [f"{flag(name)}={','.join(map(str, value))}"]
     if isinstance(value, tuple):
         return [flag(name), *map(str, value)]
     return [f"{flag(name)}={'none' if value is None else value}"]
@@ -75,7 +80,7 @@ def other_value(owner: type, one: Any) -> Any:
     if bool in kinds:
         return not one.default
     if typing.get_origin(hint) is tuple:
-        return ("one", "two")
+        return (2, 4) if typing.get_args(hint)[0] is int else ("one", "two")
     if float in kinds:
         return 0.5 if one.default is None else one.default * 0.75 if one.default else 0.25
     if int in kinds:
@@ -85,8 +90,12 @@ def other_value(owner: type, one: Any) -> Any:
 
 @pytest.mark.parametrize(("config", "owner", "one"), OPTIONS, ids=lambda value: getattr(value, "name", None))
 def test_every_field_is_reached_by_its_flag(config: type, owner: type, one: Any) -> None:
+    if "families" in one.metadata:
+        pytest.skip("it chooses a family")
     value = other_value(owner, one)
-    built = from_args(config, parse(config, argv_of(one.name, value)))
+    of_family = next((name for name, family in SCHEDULERS.items() if issubclass(family, owner)), "continuous")
+    family = ["--scheduler", of_family] if config is EngineConfig else []
+    built = from_args(config, parse(config, family + argv_of(one.name, value)))
     holders = [built, *(getattr(built, name.name) for name in fields(config))]
     (found,) = [getattr(holder, one.name) for holder in holders if isinstance(holder, owner)]
     assert found == value
@@ -132,6 +141,34 @@ def test_an_unknown_value_is_named() -> None:
 )
 def test_a_value_out_of_range_is_refused_before_a_model_is_loaded(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(values))):
+        from_values(EngineConfig, values)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_flag_chooses_the_family_of_the_scheduler(name: str) -> None:
+    built = from_args(EngineConfig, parse(EngineConfig, ["--scheduler", name, "--max-model-len", "77"]))
+    assert built.scheduler == SCHEDULERS[name](max_model_len=77)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_wait_ms": 5.0}, "max_wait_ms is an option for dynamic batching"),
+        ({"scheduler": "dynamic", "batch_size": 5}, "batch_size is an option for static batching"),
+        ({"scheduler": "static", "max_num_seqs": 5}, "max_num_seqs is an option for continuous batching"),
+        ({"padding": False}, "padding is an option for request-level batching"),
+        ({"scheduler": "gang"}, "scheduler must be one of continuous, static, dynamic, got 'gang'"),
+        ({"scheduler": "static", "batch_size": 0}, "batch_size must be a whole number"),
+        ({"scheduler": "static", "fill_timeout_ms": -1.0}, "fill_timeout_ms must be in"),
+        ({"scheduler": "dynamic", "max_wait_ms": float("nan")}, "max_wait_ms must be in"),
+        ({"scheduler": "dynamic", "max_batch_size": 4, "preferred_batch_size": (5,)}, "must not exceed max_batch_size"),
+        ({"scheduler": "dynamic", "length_bins": (0, 4)}, "length_bins must be a whole number"),
+        ({"scheduler": "dynamic", "max_tokens_in_batch": 0}, "max_tokens_in_batch must be a whole number"),
+        ({"kv_allocator": "heap"}, "kv_allocator must be one of"),
+    ],
+)
+def test_a_scheduler_that_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         from_values(EngineConfig, values)
 
 

@@ -75,6 +75,7 @@ def build(step_s: float = 0.0005, max_num_seqs: int = MAX_NUM_SEQS, closed: str 
         vocab_size=VOCAB_SIZE,
         max_model_len=MAX_MODEL_LEN,
         max_num_seqs=max_num_seqs,
+        scheduler=config.name,
         max_num_batched_tokens=config.max_num_batched_tokens,
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,

@@ -85,7 +85,7 @@ METRICS = MetricsDelta(
     ended=(RequestRecord("a", Outcome.STOP, 1, 3, 5, 0, 0, 0.5, 0.75, 2.0, (0.1,), None),),
 )
 STATS = SchedulerStats(*range(12))
-INFO = EngineInfo("m", 1, "f32", "cpu", 2, 10, 64, 4, 8, 16, 16, 128, ("a line", "another"))
+INFO = EngineInfo("m", 1, "f32", "cpu", 2, 10, "continuous", 64, 4, 8, 16, 16, 128, ("a line", "another"))
 
 
 def there_and_back(request: Request) -> Request:

@@ -31,7 +31,7 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "block count off by one",
-        "cache/manager.py",
+        "cache/paged.py",
         "return -(-num_tokens // self.block_size)",
         "return num_tokens // self.block_size",
     ),
@@ -73,9 +73,9 @@ MUTANTS = (
     ),
     Mutant(
         "sampled token appended to the wrong sequence",
-        "schedulers/continuous.py",
-        "seq.token_ids.append(token.token_id)",
-        "self._running[-1].token_ids.append(token.token_id)",
+        "schedulers/progress.py",
+        "tokens = sampled[row.seq_id] if",
+        "tokens = next(iter(sampled.values())) if",
     ),
     Mutant(
         "finish without free",
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is set aside for protected rows is taken by others",
-        "cache/manager.py",
+        "cache/paged.py",
         "self._pool.num_free - self._num_set_aside + num_own",
         "self._pool.num_free",
     ),
@@ -128,13 +128,13 @@ MUTANTS = (
     ),
     Mutant(
         "a failed step advances its rows",
-        "schedulers/continuous.py",
-        "                seq.retry_len = len(row.token_ids)\n",
-        "                seq.num_computed += len(row.token_ids) - 1\n",
+        "schedulers/progress.py",
+        "    seq.retry_len = len(row.token_ids)\n",
+        "    seq.num_computed += len(row.token_ids) - 1\n",
     ),
     Mutant(
         "an end token before min_tokens",
-        "schedulers/continuous.py",
+        "schedulers/progress.py",
         "if seq.num_output_tokens >= sampling.min_tokens:",
         "if True:",
     ),

@@ -34,7 +34,7 @@ def row(
 
 
 def draw(logits: Sequence[float], rows: Sequence[SamplerRow]) -> list[Any]:
-    return sample(StepLogits.of(torch.tensor([list(logits)] * len(rows))), rows)
+    return sample(StepLogits.of(torch.tensor([list(logits)] * len(rows)), len(rows)), rows)
 
 
 def tokens_of(logits: Sequence[float], num: int, **settings: Any) -> list[int]:
@@ -187,7 +187,7 @@ def test_a_bad_row_fails_alone() -> None:
     logits[1, 3] = math.nan
     logits[2, 0] = math.inf
     rows = [row(temperature=0.0), row(), row(temperature=0.0), row()]
-    results = sample(StepLogits.of(logits), rows)
+    results = sample(StepLogits.of(logits, len(logits)), rows)
     assert results[0] == SampledToken(6)
     assert isinstance(results[1], UnusableLogits)
     assert isinstance(results[2], UnusableLogits)
@@ -302,11 +302,11 @@ def test_sampling_is_total_and_each_row_its_own(drawn: list[tuple[Any, ...]]) ->
     rows = [row(prompt, output, eos=(0,), **params) for params, prompt, output, _ in drawn]
     logits = torch.tensor([values for *_, values in drawn], dtype=torch.float32)
     before = logits.clone()
-    results = sample(StepLogits.of(logits), rows)
+    results = sample(StepLogits.of(logits, len(logits)), rows)
     assert torch.equal(logits.nan_to_num(7.0), before.nan_to_num(7.0))
     assert len(results) == len(rows)
     for index, result in enumerate(results):
-        [alone] = sample(StepLogits.of(logits[index : index + 1]), rows[index : index + 1])
+        [alone] = sample(StepLogits.of(logits[index : index + 1], 1), rows[index : index + 1])
         if isinstance(result, UnusableLogits):
             assert str(alone) == str(result)
             assert not logits[index].isfinite().all() or "forbidden" in str(result)
@@ -338,7 +338,7 @@ def test_only_rows_that_are_adjusted_are_copied_and_once() -> None:
         row(logit_bias={3: 100.0}, temperature=0.0),
         row([6], repetition_penalty=9.0, temperature=0.0),
     ]
-    found = StepLogits.of(logits)
+    found = StepLogits.of(logits, len(logits))
     for rows, num_rows, tokens in ((plain, 0, [6, 6, 6, 6]), (adjusted, 2, [6, 6, 3, 0])):
         with CopiesOf() as counter:
             results = sample(found, rows)

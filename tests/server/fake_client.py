@@ -24,6 +24,7 @@ INFO = EngineInfo(
     vocab_size=VOCAB_SIZE,
     max_model_len=MAX_MODEL_LEN,
     max_num_seqs=8,
+    scheduler="continuous",
     max_num_batched_tokens=64,
     num_blocks=64,
     block_size=16,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from inflight.bench.workload import WorkItem
+from inflight.workload.work import WorkItem
 
 
 @dataclass(slots=True)

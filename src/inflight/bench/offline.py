@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from inflight.bench.figures import Answer, Figures, Usage, figures
 from inflight.bench.process import cpu_s, forget_peak, peak_bytes
-from inflight.bench.workload import WorkItem
 from inflight.core.errors import InflightError
 from inflight.core.output import FinishReason, SchedulerOutput, StepResult
 from inflight.core.request import Request
 from inflight.engine.events import ChoiceDelta
 from inflight.engine.loop import Engine
 from inflight.schedulers.continuous import LANE
+from inflight.workload.work import WorkItem
 
 
 class OfflineRunner:

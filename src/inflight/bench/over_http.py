@@ -18,10 +18,10 @@ import psutil
 
 from inflight.bench.figures import Answer, Figures, Usage, figures
 from inflight.bench.process import cpu_s, forget_peak, num_cpus, peak_bytes
-from inflight.bench.workload import WorkItem
 from inflight.config import flag
 from inflight.core.errors import InflightError
 from inflight.metrics.definitions import BATCH_TOKENS
+from inflight.workload.work import WorkItem
 
 STOP_S = 30.0  # from being told to stop to being killed
 
@@ -43,7 +43,8 @@ def as_flags(values: Mapping[str, Any]) -> list[str]:
         if isinstance(value, bool):
             flags.append(flag(name if value else f"no_{name}"))
         elif name != "model":
-            flags.append(f"{flag(name)}={'none' if value is None else value}")
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else value
+            flags.append(f"{flag(name)}={text}")
     return [*flags, *([values["model"]] if values.get("model") is not None else [])]
 
 

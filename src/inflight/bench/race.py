@@ -17,10 +17,11 @@ from inflight.bench.figures import Figures, medians
 from inflight.bench.machine import versions
 from inflight.bench.offline import OfflineRunner
 from inflight.bench.over_http import max_model_len, run_over_http, serving
-from inflight.bench.workload import WorkItem, check_fits, drawn_workload, read_workload
 from inflight.config import EngineConfig, from_values
 from inflight.hub.resolve import ModelFiles, resolve
 from inflight.text.tokenizer import Tokenizer
+from inflight.workload.race import drawn_workload, read_workload
+from inflight.workload.work import WorkItem, check_fits
 
 DRAWN = (16, 200, 86)  # prompts, tokens of each, new tokens for each
 

@@ -102,8 +102,9 @@ def banner(info: EngineInfo, config: ServerConfig, port: int) -> str:
             f"  model    {info.model_name}, {info.num_parameters / 1e6:.1f} million parameters, {info.weight_format}",
             f"  device   {info.device}, {info.num_threads} threads",
             f"  memory   {info.num_blocks} KV blocks of {info.block_size} tokens, {info.bytes_per_block} bytes each",
-            f"  limits   max_model_len {info.max_model_len}, max_num_seqs {info.max_num_seqs}, "
-            f"max_num_batched_tokens {info.max_num_batched_tokens}",
+            f"  batching {info.scheduler}",
+            f"  limits   max_model_len {info.max_model_len}, max_num_seqs {info.max_num_seqs}"
+            + (f", max_num_batched_tokens {info.max_num_batched_tokens}" if info.max_num_batched_tokens else ""),
             *(f"           {note}" for note in info.notes),
             f"  address  {address}",
             f"  try      curl {address}/v1/chat/completions{key} -H 'Content-Type: application/json' "

@@ -22,6 +22,9 @@ class Observer(Protocol):
     def on_abort(self, request_id: RequestId, now_s: float) -> None:
         """A caller gave a request up."""
 
+    def on_flush(self, now_s: float) -> None:
+        """The scheduler was told that nobody else comes for now."""
+
     def on_schedule(self, output: SchedulerOutput, now_s: float) -> None:
         """A step was decided and starts now."""
 

@@ -44,9 +44,21 @@ class NewSequence(NamedTuple):
     eos_token_ids: tuple[TokenId, ...]
 
 
+class DeadRow(NamedTuple):
+    """A seat whose sequence has ended and which is computed all the same, as request-level batching does."""
+
+    seq_id: SeqId
+    start: int  # where its pad token runs: the position that the sequence would have reached
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """All that an executor must do in one step."""
+    """All that an executor must do in one step.
+
+    A padded step is a rectangle: each row has ``padded_to - q_len`` pad tokens on its left, and each dead row runs
+    ``padded_to`` of them. Pads and dead rows read and write the scratch blocks alone, so they change no bit of a real
+    row; they are computed like it, and what they give is dropped.
+    """
 
     lane: LaneId
     step: int
@@ -54,11 +66,21 @@ class SchedulerOutput:
     new: tuple[NewSequence, ...] = ()
     finished: tuple[SeqId, ...] = ()  # their state in the executor ends, before this step runs
     preempted: tuple[SeqId, ...] = ()  # lost their blocks in this step; their state in the executor stays
+    padded_to: int | None = None  # every row is run at this q_len; None: each at its own
+    dead: tuple[DeadRow, ...] = ()
+    scratch_table: tuple[BlockId, ...] = ()  # covers the longest run of pads, and every dead row to its end
 
     @property
     def num_tokens(self) -> int:
-        """Query tokens of the step."""
+        """Query tokens of the step that belong to a sequence."""
         return sum(len(row.token_ids) for row in self.scheduled)
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Query tokens that the step computes: pads and dead rows with them."""
+        if self.padded_to is None:
+            return self.num_tokens
+        return self.padded_to * (len(self.scheduled) + len(self.dead))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +121,7 @@ class StepResult:
     duration_s: float
     failed: tuple[FailedRow, ...] = ()
     operations_s: tuple[tuple[str, float], ...] = ()  # of the forward pass, all layers together; () if not measured
+    num_computed_tokens: int | None = None  # rows fed to the matrix products, as the forward pass counted them
 
 
 class Stop(NamedTuple):

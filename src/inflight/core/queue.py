@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from operator import attrgetter
 
 from inflight.core.sequence import OrderKey, Sequence
@@ -30,6 +31,10 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """The rows, in their order."""
+        return iter(self._rows)
 
     def push(self, seq: Sequence) -> None:
         """Put a row in its place in the order; a preempted one gets its old place back."""

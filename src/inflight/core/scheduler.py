@@ -27,7 +27,7 @@ class Scheduler(Protocol):
         """End a request in any status; unknown ids are ignored. A row in flight leaves in ``update``."""
 
     def schedule(self, lane: LaneId, now_s: float) -> SchedulerOutput | Idle:
-        """Decide the lane's next step, with at least one row, or say that nothing can run."""
+        """Decide the lane's next step, with at least one row, or say that nothing can run, and until when."""
 
     def update(
         self,
@@ -37,6 +37,9 @@ class Scheduler(Protocol):
         now_s: float,
     ) -> tuple[TokenEvent, ...]:
         """Take in what a step gave; rows that ended free their blocks before this returns."""
+
+    def flush(self, now_s: float) -> None:
+        """Nobody else comes for now: those who wait need not wait for others. Later arrivals may again."""
 
     def transitions(self) -> tuple[Transition, ...]:
         """The status changes since the last call, oldest first."""

@@ -28,7 +28,10 @@ class EngineClient(Protocol):
         """The state of this instant; never blocks."""
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests and wait until the running ones have finished, at most ``timeout_s``."""
+        """Refuse new requests and wait until the others have finished, at most ``timeout_s``.
+
+        Those that wait for more to share a batch with need not wait any longer.
+        """
 
     async def close(self) -> None:
         """Stop the engine and abort what still runs; idempotent."""

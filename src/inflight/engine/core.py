@@ -6,6 +6,7 @@ The same object serves, simulates and is tested: executors, clock and text are g
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -49,10 +50,12 @@ class EngineCore:
         self._clock = clock
         self._observers = observers
         self._texts: dict[RequestId, dict[int, Text]] = {}  # of the choices that have not ended
+        self._wake_at_s: dict[LaneId, float] = {}  # of lanes that are idle unless something comes in
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ``Rejected`` if it can never run, or if the queue is full."""
         now_s = self._clock.now_s()
+        self._wake_at_s.clear()
         rejected = None
         try:
             self._scheduler.add(request, now_s)
@@ -69,10 +72,19 @@ class EngineCore:
     def abort(self, request_id: RequestId) -> None:
         """End a request in any status; nothing more is emitted for it. Unknown ids are ignored."""
         now_s = self._clock.now_s()
+        self._wake_at_s.clear()
         self._scheduler.abort(request_id, now_s)
         self._texts.pop(request_id, None)
         for observer in self._observers:
             observer.on_abort(request_id, now_s)
+
+    def flush(self) -> None:
+        """Nobody else comes for now: those who wait for others to share a batch need not wait any more."""
+        now_s = self._clock.now_s()
+        self._wake_at_s.clear()
+        self._scheduler.flush(now_s)
+        for observer in self._observers:
+            observer.on_flush(now_s)
 
     def begin(self, lane: LaneId) -> SchedulerOutput | Idle:
         """Decide the lane's next step; ``finish`` must follow before the lane begins again."""
@@ -81,6 +93,8 @@ class EngineCore:
         if isinstance(output, SchedulerOutput):
             for observer in self._observers:
                 observer.on_schedule(output, now_s)
+        else:
+            self._wake_at_s[lane] = math.inf if output.wake_at_s is None else output.wake_at_s
         return output
 
     def execute(self, output: SchedulerOutput) -> StepResult | StepFailed:
@@ -101,6 +115,7 @@ class EngineCore:
             if text is not None and (stop := text.push([token.token_id for token in row.tokens])):
                 stops[row.seq_id] = stop
         now_s = self._clock.now_s()
+        self._wake_at_s.clear()
         events = self._scheduler.update(output, result, stops, now_s)
         for observer in self._observers:
             observer.on_update(output, result, stops, events, now_s)
@@ -108,7 +123,7 @@ class EngineCore:
         return [self._delta(event, text) for event in events if (text := self._text(event.seq_id))]
 
     def step(self) -> list[ChoiceDelta]:
-        """One step on each lane that has work; empty if nothing could run."""
+        """One step on each lane that has work; empty if nothing could run: see ``idle_s``."""
         deltas: list[ChoiceDelta] = []
         for lane in self._scheduler.lanes:
             output = self.begin(lane)
@@ -120,6 +135,14 @@ class EngineCore:
     def has_work(self) -> bool:
         """True while a sequence runs or waits."""
         return bool(self._texts)
+
+    def idle_s(self) -> float:
+        """How long nothing can run, unless something comes in: 0 if a step may be due, infinite if nothing is."""
+        if not self.has_work:
+            return math.inf
+        if self._wake_at_s.keys() < set(self._scheduler.lanes):
+            return 0.0
+        return max(0.0, min(self._wake_at_s.values()) - self._clock.now_s())
 
     def stats(self) -> SchedulerStats:
         """The scheduler's counts and gauges."""

@@ -35,9 +35,10 @@ class EngineInfo:
     device: str
     num_threads: int
     vocab_size: int
+    scheduler: str  # continuous, static, dynamic
     max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
+    max_num_seqs: int  # seats of a step
+    max_num_batched_tokens: int | None  # None: whole prompts, however long
     num_blocks: int
     block_size: int
     bytes_per_block: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import logging
+import math
 import os
 import pickle
 import signal
@@ -93,7 +94,7 @@ def _serve(launch: Launch, socket: zmq.Socket[bytes]) -> None:
 
 def _receive(socket: zmq.Socket[bytes], timeout_s: float) -> list[ToEngine]:
     messages: list[ToEngine] = []
-    if socket.poll(round(timeout_s * 1000)):
+    if socket.poll(math.ceil(timeout_s * 1000)):
         while True:
             try:
                 messages.append(decode_to_engine(socket.recv(zmq.NOBLOCK)))

@@ -9,7 +9,7 @@ from inflight.core.errors import Rejected
 from inflight.engine.core import EngineCore
 from inflight.engine.events import ChoiceDelta, EngineInfo
 from inflight.engine.recorder import RecentSteps, StepLog
-from inflight.engine.wire import Abort, Add, FromEngine, Heartbeat, Refused, Step, Stop, ToEngine, read_request
+from inflight.engine.wire import Abort, Add, Flush, FromEngine, Heartbeat, Refused, Step, Stop, ToEngine, read_request
 from inflight.metrics.collect import Collector
 
 
@@ -42,7 +42,8 @@ def run_loop(
     """Serve until ``Stop`` is received.
 
     ``receive(timeout_s)`` returns all messages that wait, or ``[]`` after ``timeout_s`` without one; ``send`` must not
-    block. While there is work, every turn is one step and one ``Step``. An idle loop sleeps in ``receive`` and sends a
+    block. While there is work, every turn is one step and one ``Step``. A loop with nothing to do, or whose requests
+    wait for others, sleeps in ``receive`` and sends a
     ``Heartbeat`` every ``heartbeat_s``: from here and not from a thread, so that a loop that hangs falls silent.
     Whatever ``engine`` raises other than ``Rejected`` passes through; an ``InvariantViolation`` leaves a file with the
     last steps behind and names it.
@@ -59,7 +60,7 @@ def _serve(
 ) -> None:
     core = engine.core
     while True:
-        messages = receive(0.0 if core.has_work else heartbeat_s)
+        messages = receive(min(core.idle_s(), heartbeat_s))
         aborted = []
         for message in messages:
             match message:
@@ -71,6 +72,8 @@ def _serve(
                 case Abort(request_id):
                     core.abort(request_id)
                     aborted.append(request_id)
+                case Flush():
+                    core.flush()
                 case Stop():
                     return
         if messages or core.has_work:

@@ -25,7 +25,7 @@ from inflight.engine.events import ChoiceDelta, EngineInfo, Health, State
 from inflight.engine.ipc_parent import EngineProcess, describe_exit, spawn
 from inflight.engine.ipc_stream import DeltaStream, StreamTable
 from inflight.engine.loop import EngineFactory
-from inflight.engine.wire import Abort, Failed, Heartbeat, Ready, Refused, Step, Stop, encode, encode_add
+from inflight.engine.wire import Abort, Failed, Flush, Heartbeat, Ready, Refused, Step, Stop, encode, encode_add
 from inflight.metrics.delta import MetricsDelta
 
 HEARTBEAT_S = 1.0  # how often an idle engine shows that it is alive
@@ -153,6 +153,8 @@ class ProcessClient:
     async def drain(self, timeout_s: float) -> None:
         """See ``EngineClient``. What has finished counts as running until its reader has taken it all."""
         self._draining = True
+        if self._engine is not None:
+            self._engine.send(encode(Flush()))
         try:
             await asyncio.wait_for(self._no_readers.wait(), timeout_s)
         except TimeoutError:

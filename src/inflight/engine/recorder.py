@@ -26,7 +26,7 @@ class Started(msgspec.Struct, tag="start", tag_field="event", frozen=True):
     """The first line: which scheduler wrote the log, and over how much memory."""
 
     scheduler: str
-    config: dict[str, int | float | bool | str | None]
+    config: dict[str, int | float | bool | str | tuple[int, ...] | None]
     num_blocks: int
     block_size: int
     version: int = 1
@@ -45,6 +45,12 @@ class Aborted(msgspec.Struct, tag="abort", tag_field="event", frozen=True):
 
     now_s: float
     request_id: RequestId
+
+
+class Flushed(msgspec.Struct, tag="flush", tag_field="event", frozen=True):
+    """Nobody else came for a while: what waited for others waited no more."""
+
+    now_s: float
 
 
 class Scheduled(msgspec.Struct, tag="schedule", tag_field="event", frozen=True):
@@ -66,7 +72,7 @@ class Updated(msgspec.Struct, tag="update", tag_field="event", frozen=True):
 
 
 logger = logging.getLogger(__name__)
-Line = Started | Added | Aborted | Scheduled | Updated
+Line = Started | Added | Aborted | Flushed | Scheduled | Updated
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Line)
 
@@ -84,6 +90,10 @@ class Recorder:
     def on_abort(self, request_id: RequestId, now_s: float) -> None:
         """Write an ``Aborted`` line."""
         self._write(Aborted(now_s, request_id))
+
+    def on_flush(self, now_s: float) -> None:
+        """Write a ``Flushed`` line."""
+        self._write(Flushed(now_s))
 
     def on_schedule(self, output: SchedulerOutput, now_s: float) -> None:
         """Write a ``Scheduled`` line."""

@@ -32,6 +32,10 @@ class Abort(Message, frozen=True):
     request_id: RequestId
 
 
+class Flush(Message, frozen=True):
+    """Nobody else comes for now: what waits for others need not wait any more."""
+
+
 class Stop(Message, frozen=True):
     """Close the engine and leave the process."""
 
@@ -71,7 +75,7 @@ class Heartbeat(Message, frozen=True):
     """The loop is alive and has nothing to do."""
 
 
-ToEngine = Add | Abort | Stop
+ToEngine = Add | Abort | Flush | Stop
 FromEngine = Ready | Failed | Refused | Step | Heartbeat
 
 _encoder = msgspec.msgpack.Encoder()

@@ -9,6 +9,7 @@ from inflight.core.errors import Reason, Rejected, StepFailed
 from inflight.core.output import FinishReason, SchedulerOutput, StepResult, Stop, TokenEvent
 from inflight.core.request import Request, RequestId, SeqId
 from inflight.metrics.delta import FirstToken, MetricsDelta, Outcome, RequestRecord
+from inflight.metrics.ledger import Ledger, Slots
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class _Open:
     rejected: list[Reason] = field(default_factory=list)
     ended: list[RequestRecord] = field(default_factory=list)
 
-    def freeze(self) -> MetricsDelta:
+    def freeze(self, slots: Slots) -> MetricsDelta:
         return MetricsDelta(
             tuple(self.batch_rows),
             tuple(self.batch_tokens),
@@ -68,22 +69,28 @@ class _Open:
             self.num_tokens_lost,
             tuple(self.rejected),
             tuple(self.ended),
+            slots=slots,
         )
 
 
 class Collector:
-    """An ``Observer``. With ``keep_prompts`` the records hold the prompts' token ids; otherwise no content is kept."""
+    """An ``Observer``. With ``keep_prompts`` the records hold the prompts' token ids; otherwise no content is kept.
 
-    def __init__(self, keep_prompts: bool = False) -> None:
+    ``num_seats`` is how many sequences the scheduler can run at once; with 0, not known, no seats are counted.
+    """
+
+    def __init__(self, keep_prompts: bool = False, num_seats: int = 0) -> None:
         self._keep_prompts = keep_prompts
+        self._ledger = Ledger(num_seats)
+        self._drained = Slots()  # of the ledger, at the last ``drain``
         self._live: dict[RequestId, _Live] = {}
         self._sequences: dict[SeqId, _Sequence] = {}
         self._open = _Open()
 
     def drain(self) -> MetricsDelta:
         """What was seen since the last call."""
-        delta = self._open.freeze()
-        self._open = _Open()
+        delta = self._open.freeze(self._ledger.slots - self._drained)
+        self._open, self._drained = _Open(), self._ledger.slots
         return delta
 
     def on_add(self, request: Request, rejected: Rejected | None, now_s: float) -> None:
@@ -101,6 +108,9 @@ class Collector:
         if live is not None:
             live.reasons.add(FinishReason.ABORT)
             self._close(live, now_s)
+
+    def on_flush(self, now_s: float) -> None:
+        """See ``Observer``. Nothing is counted."""
 
     def on_schedule(self, output: SchedulerOutput, now_s: float) -> None:
         """See ``Observer``."""
@@ -126,6 +136,7 @@ class Collector:
         now_s: float,
     ) -> None:
         """See ``Observer``."""
+        self._ledger.on_update(output, isinstance(result, StepFailed), events)
         if isinstance(result, StepFailed):
             for row in output.scheduled:
                 if (seq := self._sequences.get(row.seq_id)) is not None:

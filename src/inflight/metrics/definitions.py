@@ -152,6 +152,31 @@ REQUESTS = Metric(
     "Ended requests by outcome.",
     labels=("outcome", "reason"),
 )
+USEFUL_SLOTS = Metric(
+    "inflight_useful_slot_steps_total",
+    Kind.COUNTER,
+    "row-slots",
+    "tokens of the steps that ended, each run for the first time: prefill for prompt tokens, decode for later ones",
+    "Row-slots that were computed to some use.",
+    labels=("kind",),
+)
+WASTED_SLOTS = Metric(
+    "inflight_wasted_slot_steps_total",
+    Kind.COUNTER,
+    "row-slots",
+    "computed: padding (pad tokens of rows that run), straggler (tokens of rows whose sequence had ended), recompute "
+    "(tokens that had run before, or ran in a step that failed); not computed: empty (seats without a row, one for "
+    "each step)",
+    "Row-slots that served nobody, by cause; with the useful ones, empty left out, all that was computed.",
+    labels=("cause",),
+)
+SEAT_STEPS = Metric(
+    "inflight_seat_steps_total",
+    Kind.COUNTER,
+    "seats",
+    "seats x steps that ended",
+    "What the empty seats are a share of.",
+)
 RUNNING = Metric(
     "inflight_num_seqs_running",
     Kind.GAUGE,
@@ -190,5 +215,5 @@ KV_SLOT_USAGE = Metric(
 
 ALL: tuple[Metric, ...] = (
     TTFT, QUEUE, PREFILL, EMIT, ITL, TPOT, E2E, BATCH_SIZE, BATCH_TOKENS, PREEMPTIONS, TOKENS_LOST, PROMPT_TOKENS,
-    OUTPUT_TOKENS, REQUESTS, RUNNING, WAITING, LIVE, KV_USAGE, KV_SLOT_USAGE,
+    OUTPUT_TOKENS, REQUESTS, USEFUL_SLOTS, WASTED_SLOTS, SEAT_STEPS, RUNNING, WAITING, LIVE, KV_USAGE, KV_SLOT_USAGE,
 )  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from inflight.core.errors import Reason
 from inflight.core.request import RequestId, TokenId
+from inflight.metrics.ledger import Slots
 
 
 class Outcome(StrEnum):
@@ -65,3 +66,4 @@ class MetricsDelta:
     ended: tuple[RequestRecord, ...] = ()
     num_lost: int = 0  # requests that were in flight when the engine was lost
     num_lost_aborted: int = 0  # requests that were given up, of which the engine had not said so when it was lost
+    slots: Slots = field(default_factory=Slots)  # of the steps that ended

@@ -32,6 +32,12 @@ class PrometheusMetrics:
         self._prompt_tokens = self._counter(d.PROMPT_TOKENS)
         self._output_tokens = self._counter(d.OUTPUT_TOKENS)
         self._requests = self._counter(d.REQUESTS)
+        useful, wasted = self._counter(d.USEFUL_SLOTS), self._counter(d.WASTED_SLOTS)
+        self._slots = {
+            **{kind: useful.labels(kind) for kind in ("prefill", "decode")},
+            **{cause: wasted.labels(cause) for cause in ("padding", "straggler", "recompute", "empty")},
+            "seat_steps": self._counter(d.SEAT_STEPS),
+        }  # by their names in ``Slots``
         self._running = self._gauge(d.RUNNING)
         self._waiting = self._gauge(d.WAITING)
         self._live = self._gauge(d.LIVE)
@@ -67,6 +73,8 @@ class PrometheusMetrics:
         self._output_tokens.inc(delta.num_output_tokens)
         self._preemptions.inc(delta.num_preemptions)
         self._tokens_lost.inc(delta.num_tokens_lost)
+        for name, counter in self._slots.items():
+            counter.inc(getattr(delta.slots, name))
         for reason in delta.rejected:
             self._requests.labels("rejected", reason.value).inc()
         if delta.num_lost:

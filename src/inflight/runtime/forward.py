@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -19,14 +19,19 @@ class StepLogits:
 
     values: Tensor  # [R, vocab_size] float32; valid until the next step
     best: Sequence[int]  # [R]: the likeliest token, the first of equals; -1 where a logit is not finite
+    num_tokens: int  # rows that the matrix products were fed
 
     @classmethod
-    def of(cls, values: Tensor) -> StepLogits:
+    def of(cls, values: Tensor, num_tokens: int) -> StepLogits:
         """Find the likeliest tokens of ``values`` with torch."""
         if not len(values):
-            return cls(values, [])
+            return cls(values, [], num_tokens)
         best: list[int] = torch.where(values.isfinite().all(-1), values.argmax(-1), -1).tolist()
-        return cls(values, best)
+        return cls(values, best, num_tokens)
+
+    def first(self, num_rows: int) -> StepLogits:
+        """The first rows alone."""
+        return replace(self, values=self.values[:num_rows], best=self.best[:num_rows])
 
 
 class ForwardPass(Protocol):

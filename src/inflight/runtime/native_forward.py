@@ -42,8 +42,9 @@ class NativeForward:
                 raise ValueError(f"{row.seq_id}: {len(row.block_table)} blocks do not hold {num_blocks * block_size}")
             tables.append(row.block_table[:num_blocks])
         num_logits = [row.num_logits for row in scheduled]
+        token_ids = _ints(chain.from_iterable(row.token_ids for row in scheduled))
         self._program.run(
-            _ints(chain.from_iterable(row.token_ids for row in scheduled)),
+            token_ids,
             _ints(row.start for row in scheduled),
             _ints(len(row.token_ids) for row in scheduled),
             _ints(num_logits),
@@ -51,7 +52,7 @@ class NativeForward:
         )
         total = sum(num_logits)
         values = torch.from_numpy(self._logits.rows(total).view(np.float32))
-        return StepLogits(values, self._best.rows(total).view(np.int32)[:, 0].tolist())
+        return StepLogits(values, self._best.rows(total).view(np.int32)[:, 0].tolist(), len(token_ids))
 
     def operations_s(self) -> dict[str, float]:
         """Seconds of the last run by operation, waiting for the slowest thread included."""

@@ -20,8 +20,9 @@ from inflight.core.output import (
     StepResult,
 )
 from inflight.core.request import SeqId, TokenId
-from inflight.runtime.forward import ForwardPass
+from inflight.runtime.forward import ForwardPass, StepLogits
 from inflight.runtime.models.base import ModelConfig
+from inflight.runtime.rectangle import rows_of
 from inflight.runtime.sampler import SamplerRow, UnusableLogits, sample
 
 
@@ -66,13 +67,19 @@ class ModelExecutor:
             self._states[new.seq_id] = _SequenceState(new, list(new.prompt_token_ids))
         for row in output.scheduled:
             self._take_tokens(row)
+        num_computed_tokens = 0
+        tokens: list[SampledToken | UnusableLogits] = []
         try:
-            tokens = self._run(output) if output.scheduled else []
+            if output.scheduled:
+                logits = self._run(output)
+                num_computed_tokens = logits.num_tokens
+                tokens = sample(logits, list(self._sampler_rows(output)))
         except (RuntimeError, MemoryError, IndexError, ValueError) as error:
             raise StepFailed(f"{type(error).__name__}: {error}") from error
         sampled, failed = _by_row(output, tokens)
         operations_s = tuple(self._forward.operations_s().items()) if self._forward and output.scheduled else ()
-        return StepResult(output.step, sampled, time.perf_counter() - started_s, failed, operations_s)
+        duration_s = time.perf_counter() - started_s
+        return StepResult(output.step, sampled, duration_s, failed, operations_s, num_computed_tokens)
 
     def close(self) -> None:
         """Release the weights, the KV and every sequence; idempotent."""
@@ -85,11 +92,17 @@ class ModelExecutor:
             raise InvariantViolation(f"{row.seq_id}: scheduled at {row.start}, but its earlier tokens never were")
         state.token_ids[row.start : row.start + len(row.token_ids)] = row.token_ids
 
-    def _run(self, output: SchedulerOutput) -> list[SampledToken | UnusableLogits]:
+    def _run(self, output: SchedulerOutput) -> StepLogits:
+        """Compute all rows of the step; the logits of those that are real."""
         if self._forward is None:
             raise StepFailed("the executor is closed")
-        logits = self._forward.run(output.scheduled)
-        return sample(logits, list(self._sampler_rows(output)))
+        logits = self._forward.run(rows_of(output, self._pad_token_id))
+        return logits.first(sum(row.num_logits for row in output.scheduled))
+
+    def _pad_token_id(self, seq_id: SeqId) -> TokenId:
+        """An end token, as is the custom; a sequence that has left has none."""
+        state = self._states.get(seq_id)
+        return state.new.eos_token_ids[0] if state and state.new.eos_token_ids else 0
 
     def _sampler_rows(self, output: SchedulerOutput) -> Iterator[SamplerRow]:
         for row in output.scheduled:

@@ -31,7 +31,7 @@ class TorchForward:
         with torch.inference_mode():
             batch = make_batch(scheduled, self._kv.block_size, self._device)
             plan = ReferencePlan(batch.rows, self._num_heads, self._kv, self._device)
-            return StepLogits.of(self._model.forward(batch, plan, self._kv))
+            return StepLogits.of(self._model.forward(batch, plan, self._kv), len(batch.token_ids))
 
     def operations_s(self) -> dict[str, float]:
         """Nobody measures here."""

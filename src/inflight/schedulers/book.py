@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from inflight.cache.manager import KVCacheManager
 from inflight.core.errors import InvariantViolation
 from inflight.core.lifecycle import ENDED, Status, Transition, check_move
+from inflight.core.output import SchedulerStats
 from inflight.core.request import RequestId, SeqId
 from inflight.core.sequence import Sequence
 
@@ -60,6 +62,25 @@ class Book:
         """Ended sequences of which an executor still keeps state."""
         taken, self._ended_in_executor = tuple(self._ended_in_executor), []
         return taken
+
+    def stats(
+        self, num_running_seqs: int, num_waiting_seqs: int, num_stored_tokens: int, kv: KVCacheManager
+    ) -> SchedulerStats:
+        """The counts of this instant, beside the gauges given."""
+        return SchedulerStats(
+            received=self.num_received,
+            finished=self.num_ended[Status.FINISHED],
+            aborted=self.num_ended[Status.ABORTED],
+            rejected=self.num_rejected,
+            failed=self.num_ended[Status.FAILED],
+            live=self.num_live,
+            num_running_seqs=num_running_seqs,
+            num_waiting_seqs=num_waiting_seqs,
+            num_preemptions=self.num_preemptions,
+            num_blocks=kv.num_blocks,
+            num_free_blocks=kv.num_free_blocks,
+            num_stored_tokens=num_stored_tokens,
+        )
 
     def check(self) -> None:
         """Raise ``InvariantViolation`` unless requests are conserved."""

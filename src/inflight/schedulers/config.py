@@ -1,29 +1,25 @@
-"""The limits and the policy of continuous batching."""
+"""The limits and policies of the schedulers: what all of them take, and one class for each family."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 POLICIES = ("fcfs", "priority")
+KV_ALLOCATORS = ("paged", "contiguous")
 
 
-@dataclass(frozen=True, slots=True)
-class ContinuousConfig:
-    """Limits and policy of continuous batching. Raises ``ValueError`` for a value out of range.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """The queue, and how memory is shared out. Raises ``ValueError`` for a value out of range."""
 
-    The two limits that depend on the model and the machine may be left open; whoever makes a scheduler decides them.
-    """
+    name: ClassVar[str]  # of the family
 
-    max_num_seqs: int = field(default=32, metadata={"help": "sequences that run at once, at most"})
-    max_num_batched_tokens: int | None = field(
-        default=None,
-        metadata={"help": "tokens in one step, at most, from 1; none: measured, so that a step takes about 100 ms"},
-    )
     max_model_len: int | None = field(
         default=None,
         metadata={"help": "prompt and output of one sequence, in tokens, from 1; none: all that fits"},
     )
-    enable_chunked_prefill: bool = field(default=True, metadata={"help": "split a prompt over several steps"})
     scheduling_policy: str = field(
         default="fcfs",
         metadata={"help": "who is served first: by arrival, or by priority (lower first)", "choices": POLICIES},
@@ -31,21 +27,56 @@ class ContinuousConfig:
     priority_ageing_s: float = field(
         default=30.0, metadata={"help": "seconds of waiting that raise a request by one priority class"}
     )
-    max_preemptions: int = field(
-        default=4, metadata={"help": "preemptions of one sequence, at most; then it keeps its memory until it ends"}
-    )
     max_num_waiting_seqs: int | None = field(
         default=1024, metadata={"help": "sequences that wait, at most; more are refused; none: no limit"}
     )
+    kv_allocator: str = field(
+        default="paged",
+        metadata={
+            "help": "KV memory of a sequence: block by block as it grows, or max_model_len tokens reserved in one "
+            "piece, to compare with",
+            "choices": KV_ALLOCATORS,
+        },
+    )
 
     def __post_init__(self) -> None:
+        _whole("max_model_len", self.max_model_len)
+        _whole("max_num_waiting_seqs", self.max_num_waiting_seqs)
+        _one_of("scheduling_policy", self.scheduling_policy, POLICIES)
+        _one_of("kv_allocator", self.kv_allocator, KV_ALLOCATORS)
+        if not 0.001 <= self.priority_ageing_s <= 86_400:
+            raise ValueError(f"priority_ageing_s must be in [0.001, 86400], got {self.priority_ageing_s}")
+
+    @property
+    def num_seats(self) -> int:
+        """Sequences that can be in one step, at most."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuousConfig(SchedulerConfig):
+    """Continuous batching: who runs is decided again before every forward pass.
+
+    The two limits that depend on the model and the machine may be left open; whoever makes a scheduler decides them.
+    """
+
+    name: ClassVar[str] = "continuous"
+
+    max_num_seqs: int = field(default=32, metadata={"help": "sequences that run at once, at most"})
+    max_num_batched_tokens: int | None = field(
+        default=None,
+        metadata={"help": "tokens in one step, at most, from 1; none: measured, so that a step takes about 100 ms"},
+    )
+    enable_chunked_prefill: bool = field(default=True, metadata={"help": "split a prompt over several steps"})
+    max_preemptions: int = field(
+        default=4, metadata={"help": "preemptions of one sequence, at most; then it keeps its memory until it ends"}
+    )
+
+    def __post_init__(self) -> None:
+        SchedulerConfig.__post_init__(self)
         num_batched, max_len = self.max_num_batched_tokens, self.max_model_len
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_num_waiting_seqs"):
-            value = getattr(self, name)
-            if value is None and name != "max_num_seqs":
-                continue
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        _whole("max_num_seqs", self.max_num_seqs, optional=False)
+        _whole("max_num_batched_tokens", num_batched)
         if num_batched is not None and num_batched < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens ({num_batched}) must be at least max_num_seqs ({self.max_num_seqs}): every "
@@ -56,9 +87,132 @@ class ContinuousConfig:
                 f"without chunked prefill max_num_batched_tokens ({num_batched}) must be at least max_model_len "
                 f"({max_len}): a prompt runs in one step"
             )
-        if self.scheduling_policy not in POLICIES:
-            raise ValueError(f"scheduling_policy must be one of {POLICIES}, got {self.scheduling_policy!r}")
-        if not 0.001 <= self.priority_ageing_s <= 86_400:
-            raise ValueError(f"priority_ageing_s must be in [0.001, 86400], got {self.priority_ageing_s}")
         if self.max_preemptions < 0:
             raise ValueError(f"max_preemptions must be at least 0, got {self.max_preemptions}")
+
+    @property
+    def num_seats(self) -> int:
+        """See ``SchedulerConfig``."""
+        return self.max_num_seqs
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When a batch leaves, and with whom: at ``max_rows``, when no more fit, or when the window closes."""
+
+    max_rows: int
+    window_s: float  # from the arrival of the oldest that waits; infinite: no window
+    max_tokens: int | None = None  # rows x (longest prompt) + their new tokens, at most; None: no limit
+    preferred_rows: tuple[int, ...] = ()  # sizes at which it leaves at once, ascending
+    length_bins: tuple[int, ...] = ()  # prompts of so many tokens, at most, share a batch; ascending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLevelConfig(SchedulerConfig):
+    """Request-level batching: a batch leaves together and comes back together."""
+
+    padding: bool = field(
+        default=True,
+        metadata={"help": "fill short prompts up and compute rows that have ended, as such batches do; off: ragged"},
+    )
+
+    @property
+    def trigger(self) -> Trigger:
+        """When a batch leaves."""
+        raise NotImplementedError
+
+    @property
+    def num_seats(self) -> int:
+        """See ``SchedulerConfig``."""
+        return self.trigger.max_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticConfig(RequestLevelConfig):
+    """Static batching: so many requests, in the order in which they came."""
+
+    name: ClassVar[str] = "static"
+
+    batch_size: int = field(default=8, metadata={"help": "sequences of a batch; the last one may have fewer"})
+    fill_timeout_ms: float | None = field(
+        default=None,
+        metadata={"help": "how long the oldest waits for the batch to fill, from 0; none: for ever"},
+    )
+
+    def __post_init__(self) -> None:
+        SchedulerConfig.__post_init__(self)
+        _whole("batch_size", self.batch_size, optional=False)
+        if self.fill_timeout_ms is not None:
+            _milliseconds("fill_timeout_ms", self.fill_timeout_ms)
+
+    @property
+    def trigger(self) -> Trigger:
+        """See ``RequestLevelConfig``."""
+        return Trigger(self.batch_size, math.inf if self.fill_timeout_ms is None else self.fill_timeout_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicConfig(RequestLevelConfig):
+    """Dynamic batching: as static, but a batch also leaves when its window closes or its tokens are full."""
+
+    name: ClassVar[str] = "dynamic"
+
+    max_batch_size: int = field(default=8, metadata={"help": "sequences of a batch, at most"})
+    max_wait_ms: float = field(
+        default=50.0, metadata={"help": "how long the oldest waits for others, from 0; its batch then leaves as it is"}
+    )
+    max_tokens_in_batch: int | None = field(
+        default=None,
+        metadata={"help": "sequences x longest prompt, and their new tokens, at most; none: no limit but memory"},
+    )
+    preferred_batch_size: tuple[int, ...] = field(
+        default=(), metadata={"help": "sizes at which a batch leaves at once, such as 4,8; none: only max_batch_size"}
+    )
+    length_bins: tuple[int, ...] = field(
+        default=(),
+        metadata={"help": "only prompts of the same bin share a batch: upper bounds in tokens, such as 64,256,1024"},
+    )
+
+    def __post_init__(self) -> None:
+        SchedulerConfig.__post_init__(self)
+        _whole("max_batch_size", self.max_batch_size, optional=False)
+        _milliseconds("max_wait_ms", self.max_wait_ms)
+        _whole("max_tokens_in_batch", self.max_tokens_in_batch)
+        for name in ("preferred_batch_size", "length_bins"):
+            values = tuple(sorted(getattr(self, name)))
+            object.__setattr__(self, name, values)
+            for value in values:
+                _whole(name, value, optional=False)
+        if self.preferred_batch_size and self.preferred_batch_size[-1] > self.max_batch_size:
+            raise ValueError(
+                f"preferred_batch_size ({self.preferred_batch_size[-1]}) must not exceed max_batch_size "
+                f"({self.max_batch_size})"
+            )
+
+    @property
+    def trigger(self) -> Trigger:
+        """See ``RequestLevelConfig``."""
+        return Trigger(
+            self.max_batch_size,
+            self.max_wait_ms / 1000,
+            self.max_tokens_in_batch,
+            self.preferred_batch_size,
+            self.length_bins,
+        )
+
+
+def _whole(name: str, value: int | None, optional: bool = True) -> None:
+    if value is None and optional:
+        return
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _milliseconds(name: str, value: float) -> None:
+    if type(value) not in (int, float) or not 0 <= value <= 86_400_000:  # NaN compares false, and is refused
+        raise ValueError(f"{name} must be in [0, 86400000] milliseconds, got {value!r}")
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {choices}, got {value!r}")

@@ -15,8 +15,8 @@ from inflight.engine.recorder import Line, Scheduled, Updated
 class LinearStepCost:
     """``duration_s = constant_s + per_token_s * tokens + per_context_token_s * context``.
 
-    ``tokens`` are the query tokens of the step; ``context`` is how many stored tokens they attend to, summed over
-    the query tokens.
+    ``tokens`` are the query tokens that the step computes; ``context`` is how many stored tokens they attend to,
+    summed over the query tokens.
     """
 
     constant_s: float
@@ -27,18 +27,18 @@ class LinearStepCost:
         """The predicted duration of a step."""
         return (
             self.constant_s
-            + self.per_token_s * output.num_tokens
+            + self.per_token_s * output.num_computed_tokens
             + self.per_context_token_s * num_context_tokens(output)
         )
 
 
 def num_context_tokens(output: SchedulerOutput) -> int:
     """Stored tokens that the query tokens of a step attend to, themselves included, summed over the query tokens."""
-    total = 0
-    for row in output.scheduled:
-        q_len = len(row.token_ids)
-        total += q_len * row.start + q_len * (q_len + 1) // 2
-    return total
+    runs = [(row.start, len(row.token_ids)) for row in output.scheduled]
+    if output.padded_to is not None:
+        runs += [(0, output.padded_to - q_len) for _, q_len in runs]
+        runs += [(row.start, output.padded_to) for row in output.dead]
+    return sum(q_len * start + q_len * (q_len + 1) // 2 for start, q_len in runs)
 
 
 def fit_step_cost(log: Iterable[Line]) -> LinearStepCost:
@@ -54,7 +54,7 @@ def fit_step_cost(log: Iterable[Line]) -> LinearStepCost:
             outputs[line.output.step] = line.output
         elif isinstance(line, Updated) and line.result is not None and line.step in outputs:
             output = outputs.pop(line.step)
-            features.append((1.0, output.num_tokens, num_context_tokens(output)))
+            features.append((1.0, output.num_computed_tokens, num_context_tokens(output)))
             durations_s.append(line.result.duration_s)
     if len(durations_s) < 3:
         raise ValueError(f"a step cost is fitted to at least 3 steps; the log has {len(durations_s)}")

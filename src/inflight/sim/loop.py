@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import count
 
 from inflight.core.errors import InvariantViolation, Rejected
-from inflight.core.output import LaneId, SchedulerOutput, StepResult
+from inflight.core.output import Idle, LaneId, SchedulerOutput, StepResult
 from inflight.core.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.core import EngineCore
@@ -20,13 +20,19 @@ def simulate(core: EngineCore, lanes: tuple[LaneId, ...], clock: VirtualClock, r
     """Run until every request has ended; each arrives at its ``arrival_s`` on ``clock``, which ``core`` must use.
 
     What happened is seen by the core's observers. A request that arrives exactly when a step ends can join the next
-    one. A step that fails as a whole takes no time.
+    one. A step that fails as a whole takes no time. After the last arrival the core is flushed: a batch that is not
+    full need not wait for ever.
     """
     arrivals = deque(sorted(requests, key=lambda request: request.arrival_s))
     ends: list[tuple[float, int, SchedulerOutput, StepResult]] = []  # a heap; the count keeps ties in order
     number = count()
     idle = list(lanes)
+    flushed = False
     while arrivals or ends or core.has_work:
+        if not arrivals and not flushed:
+            core.flush()
+            flushed = True
+        wake_at_s = math.inf
         for lane in tuple(idle):
             while isinstance(output := core.begin(lane), SchedulerOutput):
                 result = core.execute(output)
@@ -35,13 +41,15 @@ def simulate(core: EngineCore, lanes: tuple[LaneId, ...], clock: VirtualClock, r
                     heapq.heappush(ends, (clock.now_s() + result.duration_s, next(number), output, result))
                     break
                 core.finish(output, result)
-        if not (arrivals or ends):
+            if isinstance(output, Idle) and output.wake_at_s is not None:
+                wake_at_s = min(wake_at_s, output.wake_at_s)
+        if not (arrivals or ends or wake_at_s < math.inf):
             if not core.has_work:
                 return
             raise InvariantViolation("requests are left, but nothing can run and nobody will come")
         next_arrival_s = arrivals[0].arrival_s if arrivals else math.inf
         next_end_s = ends[0][0] if ends else math.inf
-        clock.advance_to(min(next_arrival_s, next_end_s))
+        clock.advance_to(min(next_arrival_s, next_end_s, wake_at_s))
         while ends and ends[0][0] <= clock.now_s():
             _, _, output, result = heapq.heappop(ends)
             core.finish(output, result)

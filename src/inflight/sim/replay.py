@@ -8,7 +8,7 @@ from typing import NamedTuple
 from inflight.core.errors import Rejected, StepFailed
 from inflight.core.output import Idle, SchedulerOutput
 from inflight.core.scheduler import Scheduler
-from inflight.engine.recorder import Aborted, Added, Line, Scheduled, Started, Updated
+from inflight.engine.recorder import Aborted, Added, Flushed, Line, Scheduled, Started, Updated
 
 
 class Decision(NamedTuple):
@@ -37,6 +37,8 @@ def replay(log: Iterable[Line], scheduler: Scheduler) -> Iterator[Decision]:
                         raise
             case Aborted(now_s, request_id):
                 scheduler.abort(request_id, now_s)
+            case Flushed(now_s):
+                scheduler.flush(now_s)
             case Scheduled(now_s, recorded):
                 output = scheduler.schedule(recorded.lane, now_s)
                 yield Decision(recorded, output)

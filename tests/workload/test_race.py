@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.bench.workload import WorkItem, check_fits, drawn_workload, read_workload
+from inflight.workload.race import drawn_workload, read_workload
+from inflight.workload.work import WorkItem, check_fits
 
 GOOD = '{"id": 7, "prompt_token_ids": [1, 2], "max_tokens": 3}'
 
@@ -17,6 +18,7 @@ items = st.lists(
         item_id=st.integers().map(str),
         prompt_token_ids=st.lists(st.integers(0, 2**31 - 1), min_size=1).map(tuple),
         max_tokens=st.integers(1, 2**31 - 1),
+        arrival_s=st.floats(0, 1e9),
     ),
     min_size=1,
     unique_by=lambda item: item.item_id,
@@ -28,6 +30,7 @@ def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactor
     file = tmp_path_factory.mktemp("workload") / "work.jsonl"
     lines = [
         {"id": int(item.item_id), "prompt_token_ids": item.prompt_token_ids, "max_tokens": item.max_tokens}
+        | ({"arrival_s": item.arrival_s} if item.arrival_s else {})
         | ({"prompt": "as text"} if with_text else {})
         for item in work
     ]
@@ -46,6 +49,7 @@ def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactor
         ('{"id": 1, "prompt_token_ids": [1], "max_tokens": 0}', "max_tokens"),
         ('{"id": 1, "prompt_token_ids": [1], "max_tokens": 1.5}', "max_tokens"),
         ('{"id": 1, "prompt_token_ids": [1]}', "max_tokens"),
+        ('{"id": 1, "prompt_token_ids": [1], "max_tokens": 1, "arrival_s": -1}', "arrival_s"),
         ('{"id": null, "prompt_token_ids": [1], "max_tokens": 1}', "id"),
         ('{"id": "7", "prompt_token_ids": [1], "max_tokens": 1}', "that of line 1"),
         ("\xff", "line 3"),
