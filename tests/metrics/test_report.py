@@ -13,7 +13,7 @@ from inflight.metrics.report import Reporter
 from inflight.metrics.summary import describe, percentile, summarize
 from metrics.test_prometheus import stats
 
-RECORD = RequestRecord("cmpl-1", Outcome.STOP, 1, 3, 1, 2, 9, 0.5, 1.0, 1.0, (), None, None, (104, 105))
+RECORD = RequestRecord("cmpl-1", Outcome.STOP, 1, 3, 1, 2, 9, 0.5, 1.0, 1.0, (), None, prompt_token_ids=(104, 105))
 
 
 def test_one_json_record_per_request_without_content(caplog: pytest.LogCaptureFixture) -> None:
@@ -31,6 +31,8 @@ def test_one_json_record_per_request_without_content(caplog: pytest.LogCaptureFi
         "num_tokens_lost": 9,
         "queue_s": 0.5,
         "ttft_s": 1.0,
+        "computed_ttft_s": None,
+        "computed_e2e_s": None,
         "e2e_s": 1.0,
         "tpot_s": [],
         "max_itl_s": None,

@@ -17,7 +17,8 @@ import openai
 from inflight.engine.recorder import Aborted, Added, Scheduled, Updated, read_step_log
 
 START_S = 120.0  # patience, not a measurement
-FLAGS = ("--port", "0", "--num-threads", "1", "--max-num-seqs", "8", "--max-num-batched-tokens", "48")
+FLAGS = ("--port", "0", "--num-threads", "1")
+CONTINUOUS = ("--max-num-seqs", "8", "--max-num-batched-tokens", "48")
 
 
 class Server:
@@ -44,10 +45,10 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, *flags: str) -> Iterator[Server]:
+def serving(folder: Path, *flags: str, limits: tuple[str, ...] = CONTINUOUS) -> Iterator[Server]:
     step_log = folder / "steps.jsonl"
     process = subprocess.Popen(
-        [sys.executable, "-m", "inflight.cli", "serve", *FLAGS, "--step-log", str(step_log), *flags],
+        [sys.executable, "-m", "inflight.cli", "serve", *FLAGS, *limits, "--step-log", str(step_log), *flags],
         stdout=subprocess.PIPE,
         stderr=(folder / "stderr.txt").open("wb"),
         text=True,

@@ -31,6 +31,8 @@ class _Live:
     num_open: int
     first_step_s: float | None = None
     first_token_s: float | None = None
+    first_computed_s: float | None = None  # as first_token_s, where no answer is withheld
+    last_computed_s: float | None = None
     num_output_tokens: int = 0
     num_preemptions: int = 0
     num_tokens_lost: int = 0
@@ -141,6 +143,12 @@ class Collector:
             for row in output.scheduled:
                 if (seq := self._sequences.get(row.seq_id)) is not None:
                     seq.num_computed = row.start
+        else:
+            for row in result.sampled:
+                if (live := self._live.get(row.seq_id[0])) is not None:
+                    live.last_computed_s = now_s
+                    if live.first_computed_s is None:
+                        live.first_computed_s = now_s
         for event in events:
             live = self._live.get(event.seq_id[0])
             seq = self._sequences.get(event.seq_id)
@@ -216,6 +224,8 @@ class Collector:
                 queue_s=None if live.first_step_s is None else live.first_step_s - arrival_s,
                 ttft_s=None if live.first_token_s is None else live.first_token_s - arrival_s,
                 e2e_s=now_s - arrival_s,
+                computed_ttft_s=None if live.first_computed_s is None else live.first_computed_s - arrival_s,
+                computed_e2e_s=None if live.last_computed_s is None else live.last_computed_s - arrival_s,
                 tpot_s=tuple(live.tpot_s),
                 max_itl_s=live.max_itl_s,
                 error=live.error,

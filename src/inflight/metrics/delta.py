@@ -31,7 +31,11 @@ class FirstToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """One request that was accepted and has ended. A time that never came to be is None, never 0."""
+    """One request that was accepted and has ended. A time that never came to be is None, never 0.
+
+    A request-level batch withholds what it computes until all of it comes back: ``ttft_s`` and ``e2e_s`` count to that
+    release, ``computed_ttft_s`` and ``computed_e2e_s`` to the steps that gave the first and the last token.
+    """
 
     request_id: RequestId
     outcome: Outcome
@@ -45,6 +49,8 @@ class RequestRecord:
     e2e_s: float  # arrival -> the last choice ended
     tpot_s: tuple[float, ...]  # of the choices with at least two tokens that finished
     max_itl_s: float | None  # the longest gap; None: no choice has two tokens
+    computed_ttft_s: float | None = None
+    computed_e2e_s: float | None = None
     error: str | None = None
     prompt_token_ids: tuple[TokenId, ...] = ()  # only if asked for
 
