@@ -7,6 +7,7 @@ from inflight.core.output import SchedulerStats
 from inflight.metrics import definitions
 from inflight.metrics.delta import FirstToken, MetricsDelta, Outcome, RequestRecord
 from inflight.metrics.prometheus import PrometheusMetrics
+from inflight.metrics.slo import Slo
 
 
 def samples(metrics: PrometheusMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -41,7 +42,7 @@ def test_every_definition_has_a_valid_unique_name_with_its_unit() -> None:
 
 
 def test_every_definition_is_exposed() -> None:
-    metrics = PrometheusMetrics()
+    metrics = PrometheusMetrics(slo=Slo(ttft_s=1.0))
     text = metrics.render().decode()
     for metric in definitions.ALL:
         assert f"# TYPE {metric.name} {metric.kind.value}" in text

@@ -16,6 +16,7 @@ import openai
 import uvicorn
 
 from inflight.metrics.prometheus import PrometheusMetrics
+from inflight.metrics.slo import Slo
 from inflight.server.app import create_app
 from inflight.server.config import ServerConfig
 from inflight.server.serve import listen
@@ -72,8 +73,9 @@ class Live:
 
 @asynccontextmanager
 async def live(reply: Reply = hashed_reply, **config: Any) -> AsyncGenerator[Live, None]:
-    client, metrics = FakeClient(reply), PrometheusMetrics()
-    app = create_app(client, byte_tokenizer(), ServerConfig(**config), metrics)
+    server_config = ServerConfig(**config)
+    client, metrics = FakeClient(reply), PrometheusMetrics(slo=Slo.parse(server_config.slo))
+    app = create_app(client, byte_tokenizer(), server_config, metrics)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     server = uvicorn.Server(

@@ -36,6 +36,16 @@ async def test_the_stream() -> None:
 
 
 @in_loop
+async def test_the_usage_so_far_comes_with_every_chunk_on_request() -> None:
+    async with live(fixed_reply("hé")) as server:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        chunks = await server.chunks(PATH, {"prompt": "abc", "stream_options": options})
+        assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 3, 4, 4]
+        chunks = await server.chunks(PATH, {"prompt": "abc", "stream_options": {"continuous_usage_stats": True}})
+        assert all("usage" not in chunk for chunk in chunks)  # as in vLLM
+
+
+@in_loop
 async def test_usage_comes_in_a_stream_only_on_request() -> None:
     async with live() as server:
         for options in (None, {}, {"include_usage": False}, {"include_usage": None}):

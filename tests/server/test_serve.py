@@ -218,6 +218,14 @@ async def test_a_period_that_cannot_be_logged_is_not_the_last_one(caplog: pytest
     assert "no line" in caplog.text
 
 
+def test_what_is_sent_leaves_at_once() -> None:
+    """Nagle's algorithm would keep the first token back until the caller has acknowledged the headers."""
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_port_in_use_is_said_to_be_so() -> None:
     with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]

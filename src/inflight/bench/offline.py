@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from inflight.bench.figures import Answer, Figures, Usage, figures
 from inflight.bench.process import cpu_s, forget_peak, peak_bytes
 from inflight.core.errors import InflightError
-from inflight.core.output import FinishReason, SchedulerOutput, StepResult
+from inflight.core.output import FinishReason, Idle, SchedulerOutput, StepResult
 from inflight.core.request import Request
 from inflight.engine.events import ChoiceDelta
 from inflight.engine.loop import Engine
@@ -42,7 +42,8 @@ class OfflineRunner:
                 break
             output = core.begin(LANE)
             if not isinstance(output, SchedulerOutput):
-                raise InflightError("the scheduler has requests and runs none of them")
+                self._wait(output)
+                continue
             result = core.execute(output)
             deltas = core.finish(output, result)
             self._engine.collector.drain()  # nobody asks for them here, and they would pile up
@@ -69,6 +70,13 @@ class OfflineRunner:
             if num_tokens != item.max_tokens:
                 raise InflightError(f"request {item.item_id} got {num_tokens} tokens of {item.max_tokens}")
         return figures(self._workload, [answers[item.item_id] for item in self._workload], start_s, end_s, usage)
+
+    def _wait(self, idle: Idle) -> None:
+        """Let the window of a batch close. A batch without one is not filled by callers who all wait for answers."""
+        if idle.wake_at_s is None:
+            self._engine.core.flush()
+        else:
+            time.sleep(max(0.0, idle.wake_at_s - time.monotonic()))
 
     def _submit(self, pending: Iterator[WorkItem], at_most: int, answers: dict[str, Answer]) -> int:
         """Submit requests while there are callers for them; returns how many."""

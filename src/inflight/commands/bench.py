@@ -1,4 +1,4 @@
-"""``inflight bench``: how fast the engine and its kernels are on this machine."""
+"""``inflight bench``: how fast the engine, its kernels, and any server are on this machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ from typing import Any
 import msgspec
 
 from inflight import config
-from inflight.bench import kernels, race
+from inflight.bench import curve, curve_report, kernels, race, serve, serve_text, static_sweep
+from inflight.bench.target import TargetConfig
+from inflight.workload.config import WorkloadConfig
 
 BENCHMARKS = {  # name: what it does
     "engine": "run the same work several times, in this process or over HTTP",
+    "serve": "put a load on a server, as its callers would, and report what they saw",
+    "curve": "throughput and latency at every number of callers, and where it stops to pay",
+    "static-sweep": "one static batch of the same prompt, at every batch size",
     "kernels": "hold each kernel against what the machine can do (a roofline table)",
+}
+_CONFIGS: dict[str, tuple[type, ...]] = {
+    "engine": (race.RaceConfig, config.EngineConfig),
+    "serve": (serve.ServeConfig, TargetConfig, WorkloadConfig, config.EngineConfig),
+    "curve": (curve.CurveConfig, TargetConfig, WorkloadConfig, config.EngineConfig),
+    "static-sweep": (static_sweep.SweepConfig, config.EngineConfig),
+    "kernels": (kernels.KernelsConfig,),
 }
 
 
@@ -27,27 +39,70 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for name, does in BENCHMARKS.items():
         subparser = subparsers.add_parser(name, help=does, description=does, allow_abbrev=False)
         subparser.add_argument("--json", type=Path, metavar="OUT", help="write the whole report to this file")
-        if name == "engine":
-            config.add_flags(subparser, race.RaceConfig)
-            config.add_flags(subparser, config.EngineConfig)
-        else:
-            config.add_flags(subparser, kernels.KernelsConfig)
+        for one in _CONFIGS[name]:
+            config.add_flags(subparser, one)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark, print its figures, and write the report where that was asked for."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # no server is left behind
-    if args.benchmark == "engine":
-        race_config = config.from_args(race.RaceConfig, args)
-        report = race.race(race_config, config.given_values(config.EngineConfig, args))
-        text = race.as_text(report)
-    else:
-        report = kernels.measure(config.from_args(kernels.KernelsConfig, args))
-        text = kernels.as_text(report)
-    print(text)
+    report = _RUN[args.benchmark](args)
     if args.json is not None:
         _write(args.json, report)
+    if report.get("inflight", {}).get("num_not_ended"):
+        raise KeyboardInterrupt
     return 0
+
+
+def _engine(args: argparse.Namespace) -> Mapping[str, Any]:
+    report = race.race(config.from_args(race.RaceConfig, args), config.given_values(config.EngineConfig, args))
+    print(race.as_text(report))
+    return report
+
+
+def _serve(args: argparse.Namespace) -> Mapping[str, Any]:
+    report = serve.bench_serve(
+        config.from_args(serve.ServeConfig, args),
+        config.from_args(TargetConfig, args),
+        config.from_args(WorkloadConfig, args),
+        config.given_values(config.EngineConfig, args),
+    )
+    print(serve_text.serve_text(report))
+    return report
+
+
+def _curve(args: argparse.Namespace) -> Mapping[str, Any]:
+    curve_config = config.from_args(curve.CurveConfig, args)
+    report = curve.bench_curve(
+        curve_config,
+        config.from_args(TargetConfig, args),
+        config.from_args(WorkloadConfig, args),
+        config.given_values(config.EngineConfig, args),
+    )
+    print(curve_report.curve_text(report))
+    print(f"the curve is in {curve_config.out}.csv, .svg and .png", file=sys.stderr)
+    return report
+
+
+def _static_sweep(args: argparse.Namespace) -> Mapping[str, Any]:
+    rows: list[static_sweep.SweepRow] = []
+    values = config.given_values(config.EngineConfig, args)
+    for row in static_sweep.static_sweep(config.from_args(static_sweep.SweepConfig, args), values):
+        if not rows:
+            print(f"prompts of {row.num_prompt_tokens} tokens, {row.num_output_tokens} new tokens for each sequence")
+        rows.append(row)
+        print(row.as_text(), flush=True)
+    print("\n".join(static_sweep.REMARKS))
+    return static_sweep.sweep_report(rows)
+
+
+def _kernels(args: argparse.Namespace) -> Mapping[str, Any]:
+    report = kernels.measure(config.from_args(kernels.KernelsConfig, args))
+    print(kernels.as_text(report))
+    return report
+
+
+_RUN = {"engine": _engine, "serve": _serve, "curve": _curve, "static-sweep": _static_sweep, "kernels": _kernels}
 
 
 def _write(path: Path, report: Mapping[str, Any]) -> None:

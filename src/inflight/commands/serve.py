@@ -21,6 +21,7 @@ from inflight.engine.process import ProcessClient, ProcessConfig
 from inflight.hub.resolve import resolve
 from inflight.metrics.prometheus import PrometheusMetrics
 from inflight.metrics.report import Reporter
+from inflight.metrics.slo import Slo
 from inflight.server.config import ServerConfig
 from inflight.server.serve import listen, serve
 from inflight.text.tokenizer import Tokenizer
@@ -57,7 +58,8 @@ async def run_server(
     listener: socket.socket,
 ) -> None:
     """Start an engine and serve until SIGTERM or SIGINT, which may come while it starts."""
-    reporter = Reporter(PrometheusMetrics(), tokenizer.decode if server_config.log_prompts else None)
+    metrics = PrometheusMetrics(slo=Slo.parse(server_config.slo))
+    reporter = Reporter(metrics, tokenizer.decode if server_config.log_prompts else None)
     starting = asyncio.create_task(ProcessClient.start(factory, process_config, reporter))
     with _signals_cancel(starting):
         await asyncio.wait([starting])

@@ -152,6 +152,16 @@ REQUESTS = Metric(
     "Ended requests by outcome.",
     labels=("outcome", "reason"),
 )
+SLO_REQUESTS = Metric(
+    "inflight_slo_requests_total",
+    Kind.COUNTER,
+    "requests",
+    "requests that the engine was asked for and that have ended: met=true for those that finished with TTFT, TPOT (of "
+    "the slowest choice) and end-to-end latency, as the server handed tokens on, all within the bounds of --slo, a "
+    "TPOT that is undefined with them; met=false for all others: late, aborted, failed, rejected. Absent without --slo",
+    "Ended requests by whether they kept the service level objective; goodput is the rate of those that did.",
+    labels=("met",),
+)
 USEFUL_SLOTS = Metric(
     "inflight_useful_slot_steps_total",
     Kind.COUNTER,
@@ -215,5 +225,6 @@ KV_SLOT_USAGE = Metric(
 
 ALL: tuple[Metric, ...] = (
     TTFT, QUEUE, PREFILL, EMIT, ITL, TPOT, E2E, BATCH_SIZE, BATCH_TOKENS, PREEMPTIONS, TOKENS_LOST, PROMPT_TOKENS,
-    OUTPUT_TOKENS, REQUESTS, USEFUL_SLOTS, WASTED_SLOTS, SEAT_STEPS, RUNNING, WAITING, LIVE, KV_USAGE, KV_SLOT_USAGE,
+    OUTPUT_TOKENS, REQUESTS, SLO_REQUESTS, USEFUL_SLOTS, WASTED_SLOTS, SEAT_STEPS, RUNNING, WAITING, LIVE, KV_USAGE,
+    KV_SLOT_USAGE,
 )  # fmt: skip

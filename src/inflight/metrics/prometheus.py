@@ -8,14 +8,18 @@ from inflight.core.output import SchedulerStats
 from inflight.core.request import RequestId
 from inflight.metrics import definitions as d
 from inflight.metrics.delta import FirstToken, MetricsDelta
+from inflight.metrics.slo import Ended, Slo
 
 _MAX_UNSENT = 10_000  # first tokens whose sending was not reported; the oldest are forgotten
 
 
 class PrometheusMetrics:
-    """All of ``definitions.ALL`` on a registry of its own, or on a given one. Not thread-safe across ``apply``."""
+    """All of ``definitions.ALL`` on a registry of its own, or on a given one. Not thread-safe across ``apply``.
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    Without an ``slo`` there is no ``SLO_REQUESTS``: what nobody asked for is absent, and not 0.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None, slo: Slo | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         self._ttft = self._histogram(d.TTFT)
         self._queue = self._histogram(d.QUEUE)
@@ -32,6 +36,10 @@ class PrometheusMetrics:
         self._prompt_tokens = self._counter(d.PROMPT_TOKENS)
         self._output_tokens = self._counter(d.OUTPUT_TOKENS)
         self._requests = self._counter(d.REQUESTS)
+        self._slo = slo
+        if slo is not None:
+            by_met = self._counter(d.SLO_REQUESTS)
+            self._slo_requests = {met: by_met.labels(str(met).lower()) for met in (True, False)}
         useful, wasted = self._counter(d.USEFUL_SLOTS), self._counter(d.WASTED_SLOTS)
         self._slots = {
             **{kind: useful.labels(kind) for kind in ("prefill", "decode")},
@@ -103,9 +111,12 @@ class PrometheusMetrics:
         if first is not None:
             self._emit.observe(now_s - first.at_s)
 
-    def finished_sent(self, arrival_s: float, now_s: float) -> None:
-        """The last byte of a finished request was handed on."""
-        self._e2e.observe(now_s - arrival_s)
+    def request_ended(self, request: Ended) -> None:
+        """The last byte of a request was handed on, or there will be none."""
+        if request.error is None and request.e2el_s is not None:
+            self._e2e.observe(request.e2el_s)
+        if self._slo is not None:
+            self._slo_requests[self._slo.met_by(request)].inc()
 
     def render(self) -> bytes:
         """The exposition text, for ``GET /metrics``."""

@@ -14,6 +14,7 @@ from inflight.core.output import FinishReason, SampledToken
 from inflight.engine.events import ChoiceDelta
 from inflight.server.generation import Call, IndexedDelta, run
 from inflight.server.hang_up import unless_hung_up
+from inflight.server.protocol import StreamOptions
 from inflight.server.services import services
 from inflight.server.sse import DONE, EventStream, event
 
@@ -45,12 +46,12 @@ class Shape(Protocol):
         """A chunk without choices, to carry the usage."""
 
 
-async def answer(request: Request, call: Call, shape: Shape, stream: bool, include_usage: bool) -> Response:
-    """Run a call and answer it. ``include_usage`` is for streams."""
+async def answer(request: Request, call: Call, shape: Shape, stream: bool, usage: StreamOptions) -> Response:
+    """Run a call and answer it. ``usage`` is for streams."""
     shared = services(request)
     deltas = run(shared.client, call, shared.metrics)
     if stream:
-        return EventStream(_events(deltas, call, shape, include_usage), shared.config.keep_alive_s)
+        return EventStream(_events(deltas, call, shape, usage), shared.config.keep_alive_s)
     content = await unless_hung_up(request.receive, _whole(deltas, call, shape))
     return Response(content, media_type="application/json")
 
@@ -68,16 +69,17 @@ async def _whole(deltas: AsyncGenerator[IndexedDelta, None], call: Call, shape: 
 
 
 async def _events(
-    deltas: AsyncGenerator[IndexedDelta, None], call: Call, shape: Shape, include_usage: bool
+    deltas: AsyncGenerator[IndexedDelta, None], call: Call, shape: Shape, usage: StreamOptions
 ) -> AsyncGenerator[bytes, None]:
-    no_usage_yet = {"usage": None} if include_usage else {}
     num_output_tokens = 0
     async with aclosing(deltas):
         async for index, delta in deltas:
             num_output_tokens += len(delta.tokens)
             for chunk in shape.chunks(index, delta):
-                yield event({**chunk, **no_usage_yet})
-    if include_usage:
+                if usage.include_usage:
+                    chunk["usage"] = _usage(call, num_output_tokens) if usage.continuous_usage_stats else None
+                yield event(chunk)
+    if usage.include_usage:
         yield event({**shape.last(), "usage": _usage(call, num_output_tokens)})
     yield DONE
 

@@ -30,7 +30,7 @@ async def create_chat_completion(request: Request) -> Response:
     )
     call = new_call(shared, "chatcmpl", [prompt], [sampling], body.priority, arrival_s)
     shape = ChatShape(call.call_id, model, shared.prompts.tokenizer.token_bytes if body.logprobs else None)
-    return await answer(request, call, shape, body.stream, body.include_usage)
+    return await answer(request, call, shape, body.stream, body.usage_in_stream)
 
 
 class ChatShape:

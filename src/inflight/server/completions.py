@@ -27,7 +27,7 @@ async def create_completion(request: Request) -> Response:
     call = new_call(shared, "cmpl", prompts, samplings, body.priority, arrival_s)
     token_bytes = None if body.logprobs is None else shared.prompts.tokenizer.token_bytes
     shape = CompletionShape(call.call_id, model, token_bytes)
-    return await answer(request, call, shape, body.stream, body.include_usage)
+    return await answer(request, call, shape, body.stream, body.usage_in_stream)
 
 
 class CompletionShape:

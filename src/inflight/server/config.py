@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from inflight.metrics.slo import Slo
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
@@ -36,6 +38,14 @@ class ServerConfig:
         default=10.0, metadata={"help": "seconds between two lines of figures in the log, above 0"}
     )
 
+    slo: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "what a good request keeps, in seconds: any of ttft:0.5 tpot:0.1 e2e:5; /metrics then counts the "
+            "requests that did, and those that did not"
+        },
+    )
+
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port must be in [0, 65535], got {self.port}")
@@ -48,3 +58,4 @@ class ServerConfig:
                 raise ValueError(f"{name} must be above 0 s, got {getattr(self, name)}")
         if any(not name for name in (*self.api_key, *self.served_model_name)):
             raise ValueError("api_key and served_model_name must not hold an empty string")
+        Slo.parse(self.slo)

@@ -10,10 +10,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from inflight.core.output import FinishReason
-from inflight.core.request import Request, RequestId, SamplingParams, TokenId
+from inflight.core.request import Request, SamplingParams, TokenId
 from inflight.engine.client import EngineClient
 from inflight.engine.events import ChoiceDelta, State
 from inflight.metrics.prometheus import PrometheusMetrics
+from inflight.server.delivery import Delivery
 from inflight.server.errors import RETRY_AFTER_S, RequestLost
 from inflight.server.services import Services
 
@@ -75,38 +76,36 @@ async def run(client: EngineClient, call: Call, metrics: PrometheusMetrics) -> A
     A reader that takes its time holds up nobody but itself. Raises ``Rejected`` before the first delta of a request,
     ``RequestLost`` if a choice ends without a result.
     """
-    by_id = {request.request_id: (index, request) for index, request in enumerate(call.requests)}
-    no_token_yet = set(by_id)
-    num_open = {request.request_id: request.sampling.n for request in call.requests}
+    indices = {request.request_id: index for index, request in enumerate(call.requests)}
+    open_requests = {request.request_id: Delivery(request) for request in call.requests}
     streams = client.generate(call.requests[0]) if len(call.requests) == 1 else _merge(client, call.requests)
-    async with aclosing(streams) as deltas:
-        async for delta in deltas:
-            if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-                # A row that failed alone would fail again; where the engine is restarted, waiting helps.
-                retry_after_s = RETRY_AFTER_S if client.health().state is State.RESTARTING else None
-                raise RequestLost(delta.error or "the request was ended before it had finished", retry_after_s)
-            request_id, choice = delta.seq_id
-            index, request = by_id[request_id]
-            yield index * request.sampling.n + choice, delta
-            # Here the reader has passed the delta on, to the socket if it streams.
-            _observe(metrics, request, delta, no_token_yet, num_open)
+    try:
+        async with aclosing(streams) as deltas:
+            async for delta in deltas:
+                if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+                    # A row that failed alone would fail again; where the engine is restarted, waiting helps.
+                    retry_after_s = RETRY_AFTER_S if client.health().state is State.RESTARTING else None
+                    raise RequestLost(delta.error or "the request was ended before it had finished", retry_after_s)
+                request_id, choice = delta.seq_id
+                delivery = open_requests[request_id]
+                yield indices[request_id] * delivery.request.sampling.n + choice, delta
+                # Here the reader has passed the delta on, to the socket if it streams.
+                _observe(metrics, delivery, delta)
+                if delivery.ended:
+                    metrics.request_ended(open_requests.pop(request_id))
+    except BaseException as error:  # a caller who hangs up, too
+        for delivery in open_requests.values():
+            delivery.error = error
+            metrics.request_ended(delivery)
+        raise
 
 
-def _observe(
-    metrics: PrometheusMetrics,
-    request: Request,
-    delta: ChoiceDelta,
-    no_token_yet: set[RequestId],
-    num_open: dict[RequestId, int],
-) -> None:
-    request_id = request.request_id
-    if delta.tokens and request_id in no_token_yet:
-        no_token_yet.remove(request_id)
-        metrics.first_token_sent(request_id, request.arrival_s, time.monotonic())
-    if delta.finish_reason is not None:
-        num_open[request_id] -= 1
-        if num_open[request_id] == 0:
-            metrics.finished_sent(request.arrival_s, time.monotonic())
+def _observe(metrics: PrometheusMetrics, delivery: Delivery, delta: ChoiceDelta) -> None:
+    request, is_first = delivery.request, delivery.ttft_s is None
+    now_s = time.monotonic()
+    delivery.hand_on(delta, now_s)
+    if is_first and delta.tokens:
+        metrics.first_token_sent(request.request_id, request.arrival_s, now_s)
 
 
 async def _merge(client: EngineClient, requests: Sequence[Request]) -> AsyncGenerator[ChoiceDelta, None]:

@@ -50,17 +50,10 @@ class Model(BaseModel):
 
 
 class StreamOptions(Model):
-    """With ``stream``: whether a last chunk carries the usage."""
+    """With ``stream``: whether a last chunk carries the usage, and each one before it the usage so far, as in vLLM."""
 
     include_usage: bool = False
-    continuous_usage_stats: bool = False
-
-    @field_validator("continuous_usage_stats")
-    @classmethod
-    def _not_built(cls, value: bool) -> bool:
-        if value:
-            raise ValueError("continuous_usage_stats is not supported yet")
-        return value
+    continuous_usage_stats: bool = False  # only with include_usage
 
 
 class GenerationRequest(Model):
@@ -119,9 +112,9 @@ class GenerationRequest(Model):
         return self
 
     @property
-    def include_usage(self) -> bool:
-        """True if a stream ends with a chunk that carries the usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
+    def usage_in_stream(self) -> StreamOptions:
+        """Which chunks of a stream carry the usage."""
+        return self.stream_options or StreamOptions()
 
     def sampling(self, seed: int, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
         """The sampling parameters; ``seed`` is for a request without one. Raises ``Rejected``."""

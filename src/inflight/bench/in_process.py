@@ -1,0 +1,166 @@
+"""A load on an ``EngineCore`` in this process: real steps, real time, and sleep until the next request arrives."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from inflight.bench.outcome import Arrival, ErrorKind, Outcome, RequestError
+from inflight.core.errors import InflightError, Rejected
+from inflight.core.output import FinishReason, Idle, SchedulerOutput
+from inflight.core.request import Request, TokenId
+from inflight.engine.events import ChoiceDelta
+from inflight.engine.loop import Engine
+from inflight.schedulers.continuous import LANE
+from inflight.workload.work import WorkItem
+
+
+def run_in_process(
+    engine: Engine,
+    items: Sequence[WorkItem],
+    max_concurrency: int | None = None,
+    progress: Callable[[Outcome], None] | None = None,
+    on_step: Callable[[SchedulerOutput, float], None] | None = None,
+) -> list[Outcome]:
+    """Send each item when it arrives, counted from now, and run steps until all have ended; in order of their ends.
+
+    Arrivals do not wait for answers (an open loop), unless ``max_concurrency`` callers are all waiting for one: then
+    the next item is due when a caller is free. With all arrivals at 0 that is a closed loop. An item that falls due
+    during a step joins the next one and counts as sent when it was due, as a server's callers would have sent it.
+
+    A scheduler that waits for more requests than can come, because no item is left or no caller is free, is told so.
+
+    Every item is greedy and gets exactly ``max_tokens`` tokens. One that is refused or fails has an error in its
+    outcome, and the run goes on. ``progress`` is told each outcome, ``on_step`` each step and when it ended. After
+    Ctrl-C the rest is given up: there are fewer outcomes than items. Raises ``InflightError`` if the scheduler has
+    requests and will never run them.
+    """
+    return _Run(engine, items, max_concurrency, progress, on_step).run()
+
+
+@dataclass(slots=True)
+class _Call:
+    """A request in the engine, and what it has given so far."""
+
+    item: WorkItem
+    scheduled_s: float
+    due_s: float
+    arrivals: list[Arrival] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[TokenId] = field(default_factory=list)
+
+    def outcome(self, end_s: float, error: RequestError | None) -> Outcome:
+        return Outcome(
+            item_id=self.item.item_id,
+            num_prompt_tokens=len(self.item.prompt_token_ids),
+            scheduled_s=self.scheduled_s,
+            due_s=self.due_s,
+            sent_s=self.due_s,
+            arrivals=tuple(self.arrivals),
+            end_s=end_s,
+            text="".join(self.texts),
+            token_ids=tuple(self.token_ids),
+            error=error,
+        )
+
+
+class _Run:
+    def __init__(
+        self,
+        engine: Engine,
+        items: Sequence[WorkItem],
+        max_concurrency: int | None,
+        progress: Callable[[Outcome], None] | None,
+        on_step: Callable[[SchedulerOutput, float], None] | None,
+    ) -> None:
+        self._engine = engine
+        self._progress = progress
+        self._on_step = on_step
+        self._start_s = time.monotonic()
+        self._pending = deque(sorted(items, key=lambda item: item.arrival_s))
+        self._free_since = [self._start_s] * min(max_concurrency or len(items), len(items))  # callers; a heap
+        self._calls: dict[str, _Call] = {}
+        self._done: list[Outcome] = []
+
+    def run(self) -> list[Outcome]:
+        core = self._engine.core
+        flushed = False  # since the last step
+        try:
+            while self._pending or self._calls:
+                self._submit()
+                output = core.begin(LANE) if self._calls else Idle()
+                if isinstance(output, SchedulerOutput):
+                    self._step(output)
+                    flushed = False
+                elif (wake_s := self._wake_s(output)) is not None:
+                    time.sleep(max(0.0, wake_s - time.monotonic()))
+                elif flushed:
+                    raise InflightError("the scheduler has requests and runs none of them")
+                elif self._calls:
+                    core.flush()
+                    flushed = True
+        except KeyboardInterrupt:
+            for request_id in self._calls:
+                core.abort(request_id)
+        return self._done
+
+    def _step(self, output: SchedulerOutput) -> None:
+        core = self._engine.core
+        deltas = core.finish(output, core.execute(output))
+        now_s = time.monotonic()
+        self._engine.collector.drain()  # nobody asks for the engine's own metrics, and they would pile up
+        if self._on_step is not None:
+            self._on_step(output, now_s)
+        self._take(deltas, now_s)
+
+    def _next_due_s(self) -> float | None:
+        """When the next item is due; None if there is none, or no caller for it."""
+        if not self._pending or not self._free_since:
+            return None
+        return max(self._start_s + self._pending[0].arrival_s, self._free_since[0])
+
+    def _submit(self) -> None:
+        """Give the engine all that is due."""
+        now_s = time.monotonic()
+        while (due_s := self._next_due_s()) is not None and due_s <= now_s:
+            item = self._pending.popleft()
+            heapq.heappop(self._free_since)
+            call = _Call(item, self._start_s + item.arrival_s, due_s)
+            try:
+                request = Request(
+                    request_id=item.item_id,
+                    prompt_token_ids=item.prompt_token_ids,
+                    sampling=item.sampling,
+                    arrival_s=due_s,
+                )
+                request.check_token_ids(self._engine.info.vocab_size)
+                self._engine.core.add(request)
+            except Rejected as no:
+                self._end(call, now_s, RequestError(ErrorKind.REFUSED, no.message))
+            else:
+                self._calls[item.item_id] = call
+
+    def _wake_s(self, idle: Idle) -> float | None:
+        """When the scheduler or an item wants to go on; None: nobody else comes."""
+        return min((at_s for at_s in (idle.wake_at_s, self._next_due_s()) if at_s is not None), default=None)
+
+    def _take(self, deltas: Sequence[ChoiceDelta], now_s: float) -> None:
+        for delta in deltas:
+            call = self._calls[delta.seq_id[0]]
+            if delta.tokens:
+                call.arrivals.append(Arrival(now_s, len(delta.tokens)))
+                call.token_ids += [token.token_id for token in delta.tokens]
+            call.texts.append(delta.text)
+            if delta.finish_reason is not None:
+                del self._calls[call.item.item_id]
+                failed = delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
+                self._end(call, now_s, RequestError(ErrorKind.FAILED, delta.error or "given up") if failed else None)
+
+    def _end(self, call: _Call, end_s: float, error: RequestError | None) -> None:
+        heapq.heappush(self._free_since, end_s)
+        self._done.append(call.outcome(end_s, error))
+        if self._progress is not None:
+            self._progress(self._done[-1])
