@@ -9,11 +9,16 @@ import asyncio
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 
-ROOT = Path(__file__).parents[1]
+from inflight.explain import svg
+from inflight.explain.lanes import read_timeline
+from inflight.explain.log import open_log
+
+OUT = Path(__file__).with_name("continuous.svg")
 LONG = (
     "Explain to a new colleague how a bakery plans its night, from the dough to the van.",
     "Describe the four seasons in a northern harbour town, one after the other.",
@@ -57,8 +62,10 @@ def main() -> None:
         finally:
             server.terminate()
             server.wait()
-        out = ROOT / "docs" / "continuous.svg"
-        subprocess.run([sys.executable, ROOT / "scripts" / "draw_steps.py", log, out], check=True)
+        timeline = read_timeline(open_log(log))
+        names = ("long 1", "long 2", "long 3", "short")  # they came in this order
+        named = [replace(lane, seq_id=(name, 0)) for name, lane in zip(names, timeline.sequences, strict=True)]
+        OUT.write_text(svg.draw(replace(timeline, sequences=tuple(named)), rows="requests"))
 
 
 if __name__ == "__main__":

@@ -144,8 +144,8 @@ class Collector:
                 if (seq := self._sequences.get(row.seq_id)) is not None:
                     seq.num_computed = row.start
         else:
-            for row in result.sampled:
-                if (live := self._live.get(row.seq_id[0])) is not None:
+            for sampled in result.sampled:
+                if (live := self._live.get(sampled.seq_id[0])) is not None:
                     live.last_computed_s = now_s
                     if live.first_computed_s is None:
                         live.first_computed_s = now_s
