@@ -79,6 +79,8 @@ def other_value(owner: type, one: Any) -> Any:
         return next(choice for choice in choices if choice != one.default)
     if bool in kinds:
         return not one.default
+    if one.name == "slo":
+        return ("ttft:0.5", "e2e:5")
     if typing.get_origin(hint) is tuple:
         return (2, 4) if typing.get_args(hint)[0] is int else ("one", "two")
     if float in kinds:

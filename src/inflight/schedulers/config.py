@@ -144,6 +144,11 @@ class StaticConfig(RequestLevelConfig):
         _whole("batch_size", self.batch_size, optional=False)
         if self.fill_timeout_ms is not None:
             _milliseconds("fill_timeout_ms", self.fill_timeout_ms)
+        if self.max_num_waiting_seqs is not None and self.max_num_waiting_seqs < self.batch_size:
+            raise ValueError(
+                f"max_num_waiting_seqs ({self.max_num_waiting_seqs}) must be at least batch_size ({self.batch_size}): "
+                "a batch fills from the queue"
+            )
 
     @property
     def trigger(self) -> Trigger:
@@ -166,7 +171,11 @@ class DynamicConfig(RequestLevelConfig):
         metadata={"help": "sequences x longest prompt, and their new tokens, at most; none: no limit but memory"},
     )
     preferred_batch_size: tuple[int, ...] = field(
-        default=(), metadata={"help": "sizes at which a batch leaves at once, such as 4,8; none: only max_batch_size"}
+        default=(),
+        metadata={
+            "help": "a batch leaves at once at the largest of these sizes that can be filled, such as 4,8; "
+            "none: at max_batch_size alone"
+        },
     )
     length_bins: tuple[int, ...] = field(
         default=(),

@@ -43,7 +43,6 @@ class _Seat:
     seq: Sequence
     tokens: list[SampledToken] = field(default_factory=list)  # withheld
     ending: Ending | None = None  # withheld
-    num_dead_tokens: int = 0  # computed since the row ended
 
     @property
     def runs(self) -> bool:
@@ -88,7 +87,7 @@ class RequestLevelScheduler:
     def abort(self, request_id: RequestId, now_s: float) -> None:
         """End a request in any status; unknown ids are ignored. A row in flight leaves in ``update``.
 
-        So do the last rows that run in a batch to which others belong that have ended: they are computed once more,
+        So does the last row that runs in a batch to which others belong that have ended: it is computed once more,
         and the others come back in that ``update``.
         """
         seats = {seat.seq.seq_id: seat for seat in self._seats}
@@ -204,7 +203,7 @@ class RequestLevelScheduler:
                 raise InvariantViolation(f"{seq.seq_id}: no memory for a row of a batch that fits")
             rows.append(row_of(seq, seq.num_behind, table))
         padded_to = max(len(row.token_ids) for row in rows) if padded else None
-        dead = self._dead_rows(padded_to) if padded_to is not None else ()
+        dead = self._dead_rows(running[0], padded_to) if padded_to is not None else ()
         num_scratch_tokens = 0
         if padded_to is not None:
             num_pads = padded_to - min(len(row.token_ids) for row in rows)
@@ -220,29 +219,29 @@ class RequestLevelScheduler:
             scratch_table=self._scratch[: -(-num_scratch_tokens // self._kv.block_size)],
         )
 
-    def _dead_rows(self, num_tokens: int) -> tuple[DeadRow, ...]:
-        """The seats of rows that have ended, each ``num_tokens`` further than before."""
-        dead = []
-        for seat in self._seats:
-            if not seat.runs:
-                start = seat.seq.num_computed + seat.num_dead_tokens
-                dead.append(DeadRow(seat.seq.seq_id, min(start, self._max_model_len - num_tokens)))
-                seat.num_dead_tokens += num_tokens
-        return tuple(dead)
+    def _dead_rows(self, running: Sequence, num_tokens: int) -> tuple[DeadRow, ...]:
+        """The seats of rows that have ended, each as far past its prompt as those that still run."""
+        num_past_prompt = running.num_computed - running.num_prompt_tokens
+        last = self._max_model_len - num_tokens
+        return tuple(
+            DeadRow(seat.seq.seq_id, min(seat.seq.num_prompt_tokens + num_past_prompt, last))
+            for seat in self._seats
+            if not seat.runs
+        )
 
     def _let_aborted_go(self) -> None:
-        """Aborted rows that are not in flight leave, unless that left answers of others without a step to come in."""
+        """Aborted rows that are not in flight leave; the last one not before the step in which others come back."""
         in_flight = {row.seq_id for row in self._in_flight.scheduled} if self._in_flight else set()
         running = [seat.seq for seat in self._seats if seat.runs]
         leaving = [seq for seq in running if seq.aborted and seq.seq_id not in in_flight]
-        nobody_runs = len(leaving) == len(running)
-        if nobody_runs and any(seat.is_awaited for seat in self._seats):
-            return
+        if len(leaving) == len(running):
+            if any(seat.is_awaited for seat in self._seats):
+                leaving = leaving[1:]
+            else:
+                self._seats = []
         for seq in leaving:
             self._kv.free(seq.seq_id)
             self._book.move(seq, Status.ABORTED, self._num_steps, "abort")
-        if nobody_runs:
-            self._seats = []
 
     def _release(self) -> list[TokenEvent | None]:
         """The batch comes back: everybody gets what was withheld."""
