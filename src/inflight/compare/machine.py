@@ -1,0 +1,125 @@
+"""What a comparison must know of a model on a machine: facts, and how long its steps take; as a file, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from inflight.assemble import decide_limits, effective_max_model_len
+from inflight.compare.config import CompareConfig, continuous_config
+from inflight.core.output import SchedulerOutput
+from inflight.engine.executor import KVCapacity
+from inflight.engine.recorder import Line, Scheduled, Updated
+from inflight.metrics.summary import percentile
+from inflight.schedulers.config import ContinuousConfig, SchedulerConfig
+from inflight.sim.cost import LinearStepCost, fit_step_cost
+
+if TYPE_CHECKING:
+    from inflight.runtime.runner import ModelExecutor
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """A model, loaded: its limits and its KV memory."""
+
+    model: str
+    vocab_size: int
+    max_position_embeddings: int
+    num_blocks: int
+    block_size: int
+    bytes_per_block: int
+    max_num_batched_tokens: int  # of a step of about 100 ms, or as configured
+    notes: tuple[str, ...] = ()
+
+    @property
+    def capacity(self) -> KVCapacity:
+        """The KV memory."""
+        return KVCapacity(self.num_blocks, self.block_size, self.bytes_per_block)
+
+
+class StepCost(msgspec.Struct, frozen=True):
+    """A machine whose steps need not be run: their cost, and how far it was off where it was fitted."""
+
+    machine: Machine
+    cost: LinearStepCost
+    num_steps: int
+    relative_error_p50: float  # |predicted - measured| / measured
+    relative_error_p90: float
+
+
+def know(executor: ModelExecutor, model: str, config: CompareConfig) -> Machine:
+    """The facts of a loaded model; measures the tokens of a step unless they are configured."""
+    limits, whys = decide_limits(continuous_config(config), executor)
+    return Machine(
+        model=model,
+        vocab_size=executor.model_config.vocab_size,
+        max_position_embeddings=executor.model_config.max_position_embeddings,
+        num_blocks=executor.capacity.num_blocks,
+        block_size=executor.capacity.block_size,
+        bytes_per_block=executor.capacity.bytes_per_block,
+        max_num_batched_tokens=limits.max_num_batched_tokens or 0 if isinstance(limits, ContinuousConfig) else 0,
+        notes=(*executor.notes, *whys),
+    )
+
+
+def shared_max_model_len(machine: Machine, schedulers: Iterable[SchedulerConfig]) -> int:
+    """The longest sequence, in tokens, that every one of the schedulers can run.
+
+    Raises ``ValueError`` if there is none.
+    """
+    allowed = [effective_max_model_len(machine.max_position_embeddings, one, machine.capacity) for one in schedulers]
+    max_model_len, why = min(allowed)
+    if max_model_len < 1:
+        raise ValueError(f"there is too little KV memory: {why}")
+    return max_model_len
+
+
+def decided(asked: SchedulerConfig, machine: Machine, max_model_len: int) -> SchedulerConfig:
+    """The configuration with the limits that depend on the machine. Raises ``ValueError`` if they contradict it."""
+    if not isinstance(asked, ContinuousConfig):
+        return replace(asked, max_model_len=max_model_len)
+    if not asked.enable_chunked_prefill:
+        num_tokens = max(max_model_len, asked.max_num_seqs)  # a whole prompt is one step
+    else:
+        floor = asked.max_num_seqs + machine.block_size  # so that prompts move on beside a full house
+        num_tokens = asked.max_num_batched_tokens or max(machine.max_num_batched_tokens, floor)
+    return replace(asked, max_model_len=max_model_len, max_num_batched_tokens=num_tokens)
+
+
+def fit(machine: Machine, log: Sequence[Line]) -> StepCost:
+    """Fit the cost of a step to a log of steps that were run. Raises ``ValueError`` for fewer than three of them."""
+    cost = fit_step_cost(log)
+    errors = sorted(
+        abs(cost.duration_s(output) - measured_s) / measured_s for output, measured_s in _steps(log) if measured_s > 0
+    )
+    p50, p90 = (percentile(errors, quantile) or 0.0 for quantile in (0.5, 0.9))
+    return StepCost(machine, cost, len(errors), p50, p90)
+
+
+def _steps(log: Iterable[Line]) -> Iterator[tuple[SchedulerOutput, float]]:
+    """The steps of a log, or of several, that succeeded, and what they took in seconds."""
+    outputs: dict[int, SchedulerOutput] = {}
+    for line in log:
+        if isinstance(line, Scheduled):
+            outputs[line.output.step] = line.output
+        elif isinstance(line, Updated) and line.result is not None:
+            yield outputs.pop(line.step), line.result.duration_s
+
+
+def read_step_cost(path: Path) -> StepCost:
+    """Read what ``write_step_cost`` wrote. Raises ``ValueError`` if it is not that, ``OSError`` if it is not there."""
+    try:
+        read = msgspec.json.decode(path.read_bytes(), type=StepCost)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path} is no step cost: {error}") from error
+    if any(not value >= 0 for value in astuple(read.cost)):
+        raise ValueError(f"{path} is no step cost: a step cannot take less than 0 s")
+    return read
+
+
+def write_step_cost(path: Path, cost: StepCost) -> None:
+    """Write the cost of a machine's steps, to simulate it wherever one likes."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(cost), indent=2) + b"\n")
