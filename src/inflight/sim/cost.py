@@ -42,7 +42,9 @@ def num_context_tokens(output: SchedulerOutput) -> int:
 
 
 def fit_step_cost(log: Iterable[Line]) -> LinearStepCost:
-    """The cost that predicts the durations of a step log best; negative coefficients are cut to zero.
+    """The cost whose *relative* errors over a step log are least in the mean square; none of it is negative.
+
+    Relative, because otherwise a few long steps with prompts would decide what the many short ones cost.
 
     Raises ``ValueError`` if fewer than three steps of the log succeeded.
     """
@@ -58,7 +60,9 @@ def fit_step_cost(log: Iterable[Line]) -> LinearStepCost:
             durations_s.append(line.result.duration_s)
     if len(durations_s) < 3:
         raise ValueError(f"a step cost is fitted to at least 3 steps; the log has {len(durations_s)}")
-    x, y = np.array(features), np.array(durations_s)
+    measured_s = np.array(durations_s)
+    weights = 1 / np.where(measured_s > 0, measured_s, 1.0)
+    x, y = np.array(features) * weights[:, None], measured_s * weights
     active = [0, 1, 2]
     while True:  # drop what comes out negative and fit the rest again
         coefficients = np.linalg.lstsq(x[:, active], y, rcond=None)[0]
