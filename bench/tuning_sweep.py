@@ -23,7 +23,7 @@ from inflight.sim.cost import LinearStepCost
 from inflight.sim.executor import SimExecutor
 from inflight.sim.loop import simulate
 from inflight.workload.config import WorkloadConfig, build_workload
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 Figures = dict[str, float | None]
 

@@ -19,7 +19,7 @@ from inflight.explain.lanes import read_timeline
 from inflight.explain.log import open_log
 from inflight.hub.resolve import resolve
 from inflight.text.tokenizer import Tokenizer
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 NUM_WARM_UP_STEPS = 2
 OUT = Path(__file__).with_name("families.svg")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from inflight.core.output import MAIN_LANE
 from inflight.core.request import Request, SamplingParams
 from inflight.engine.clock import WallClock
 from inflight.engine.core import EngineCore
@@ -28,7 +29,7 @@ from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.load import default_num_threads, load_executor
 from inflight.runtime.runner import ModelExecutor
 from inflight.schedulers.config import ContinuousConfig
-from inflight.schedulers.continuous import LANE, ContinuousScheduler
+from inflight.schedulers.continuous import ContinuousScheduler
 from inflight.text.stream import TextStream
 from inflight.text.tokenizer import Tokenizer
 
@@ -95,7 +96,7 @@ def generate(
         max_preemptions=1000,
     )
     scheduler = ContinuousScheduler(config, num_blocks, executor.capacity.block_size)
-    core = EngineCore(scheduler, {LANE: executor}, lambda params: TextStream(tokenizer, params), WallClock())
+    core = EngineCore(scheduler, {MAIN_LANE: executor}, lambda params: TextStream(tokenizer, params), WallClock())
     for index, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
         core.add(Request(request_id=str(index), prompt_token_ids=tuple(prompt), sampling=params))
     tokens: list[list[int]] = [[] for _ in prompts]

@@ -23,7 +23,7 @@ from bench.bad_server import (
 from inflight.bench.endpoint import CHAT, Endpoint, Form, probed
 from inflight.bench.outcome import ErrorKind, Outcome
 from inflight.core.errors import InflightError
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 ITEM = WorkItem("item", (1, 2, 3), 2)
 

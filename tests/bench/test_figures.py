@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from inflight.bench.figures import Answer, Usage, figures, medians
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 WORK = [WorkItem("a", (1,) * 30, 3), WorkItem("b", (2,) * 10, 2)]
 ANSWERS = [

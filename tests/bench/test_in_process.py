@@ -11,16 +11,15 @@ from engine.process_fakes import build
 from fakes import PaperExecutor, PaperText, unbatched
 from inflight.bench.in_process import run_in_process
 from inflight.bench.outcome import ErrorKind, Outcome
-from inflight.core.output import SchedulerOutput
+from inflight.core.output import MAIN_LANE, SchedulerOutput
 from inflight.core.request import Request
 from inflight.engine.clock import WallClock
 from inflight.engine.core import EngineCore
 from inflight.engine.loop import Engine
 from inflight.metrics.collect import Collector
 from inflight.schedulers.config import ContinuousConfig, DynamicConfig, SchedulerConfig, StaticConfig
-from inflight.schedulers.continuous import LANE
 from inflight.schedulers.registry import make_scheduler
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 VOCAB_SIZE, MAX_LEN = 10, 64
 
@@ -28,7 +27,7 @@ VOCAB_SIZE, MAX_LEN = 10, 64
 def engine_of(config: SchedulerConfig, failure=lambda output: None) -> Engine:
     executor = PaperExecutor(256, 4, VOCAB_SIZE, failure)
     collector = Collector()
-    core = EngineCore(make_scheduler(config, 256, 4), {LANE: executor}, PaperText, WallClock(), [collector])
+    core = EngineCore(make_scheduler(config, 256, 4), {MAIN_LANE: executor}, PaperText, WallClock(), [collector])
     template = build()
     return Engine(core, template.info, collector, template.recent)
 

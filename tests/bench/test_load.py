@@ -6,7 +6,7 @@ import time
 from bench.bad_server import BadServer, answers, bad_server, hangs, in_loop
 from inflight.bench.load import run_load
 from inflight.bench.outcome import ErrorKind
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 def items(*arrivals_s: float) -> list[WorkItem]:

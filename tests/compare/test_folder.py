@@ -11,7 +11,7 @@ from inflight.compare import folder
 from inflight.compare.config import CompareConfig, ModelSettings
 from inflight.config import given_values
 from inflight.workload.config import WorkloadConfig, build_workload
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 VALUES = st.fixed_dictionaries(
     {},

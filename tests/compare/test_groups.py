@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.compare.groups import group
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=200))

@@ -9,7 +9,7 @@ from inflight.compare.measure import alone_s, output_sha256
 from inflight.compare.numbers import number, percent, seconds, times
 from inflight.core.output import ScheduledSequence, SchedulerOutput
 from inflight.sim.cost import LinearStepCost
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 @given(st.integers(1, 60), st.integers(1, 60), *(st.floats(0, 10) for _ in range(3)))

@@ -8,7 +8,7 @@ from inflight.compare.stamps import pauses_s, read_stamps
 from inflight.explain.log import open_log
 from inflight.schedulers.config import ContinuousConfig, DynamicConfig, SchedulerConfig, StaticConfig
 from inflight.sim.cost import LinearStepCost
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 # Every step takes a second. Arrivals are at halves, so that nothing falls together.
 MACHINE = Machine("paper", 10, 64, num_blocks=64, block_size=4, bytes_per_block=1, max_num_batched_tokens=64)

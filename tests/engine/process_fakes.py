@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fakes import PaperExecutor, PaperText
 from inflight.core.errors import InvariantViolation
-from inflight.core.output import SchedulerOutput, StepResult
+from inflight.core.output import MAIN_LANE, SchedulerOutput, StepResult
 from inflight.core.request import Request, SamplingParams
 from inflight.engine.clock import WallClock
 from inflight.engine.core import EngineCore
@@ -19,7 +19,7 @@ from inflight.engine.loop import Engine
 from inflight.engine.recorder import RecentSteps, Recorder
 from inflight.metrics.collect import Collector
 from inflight.schedulers.config import ContinuousConfig
-from inflight.schedulers.continuous import LANE, ContinuousScheduler
+from inflight.schedulers.continuous import ContinuousScheduler
 
 NORMAL, HANG, VIOLATE, EXIT = range(4)
 MAX_NUM_SEQS = 4
@@ -61,7 +61,7 @@ def build(step_s: float = 0.0005, max_num_seqs: int = MAX_NUM_SEQS, closed: str 
     collector, recent = Collector(), RecentSteps()
     core = EngineCore(
         ContinuousScheduler(config, num_blocks, BLOCK_SIZE),
-        {LANE: UnrulyExecutor(num_blocks, step_s, closed)},
+        {MAIN_LANE: UnrulyExecutor(num_blocks, step_s, closed)},
         PaperText,
         WallClock(),
         [collector, Recorder(recent.write)],

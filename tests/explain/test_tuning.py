@@ -17,7 +17,7 @@ from inflight.runtime.config import RuntimeConfig
 from inflight.schedulers.config import StaticConfig
 from inflight.schedulers.registry import CONFIGS
 from inflight.sim.cost import LinearStepCost
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "bench"))  # scripts, not a package

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inflight.core.output import ScheduledSequence, SchedulerOutput, StepResult
+from inflight.core.output import MAIN_LANE, ScheduledSequence, SchedulerOutput, StepResult
 from inflight.core.request import Request, SamplingParams, SeqId
 from inflight.hub.resolve import resolve
 from inflight.runtime.config import RuntimeConfig
@@ -27,7 +27,7 @@ from inflight.runtime.forward import StepLogits
 from inflight.runtime.load import load_executor
 from inflight.runtime.runner import ModelExecutor
 from inflight.schedulers.config import ContinuousConfig
-from inflight.schedulers.continuous import LANE, ContinuousScheduler
+from inflight.schedulers.continuous import ContinuousScheduler
 
 NUM_BLOCKS = 64  # of the executor; a schedule's own pool is smaller
 BLOCK_SIZE = 16
@@ -124,7 +124,7 @@ def run(
             if aborted == step:
                 scheduler.abort(name, float(step))
                 aborts += 1
-        output = scheduler.schedule(LANE, float(step))
+        output = scheduler.schedule(MAIN_LANE, float(step))
         if not isinstance(output, SchedulerOutput):
             if not arrivals:
                 break
@@ -136,7 +136,7 @@ def run(
         scheduler.update(output, result, {}, float(step))
     stats = scheduler.stats()
     assert stats.live == 0
-    last = scheduler.schedule(LANE, 0.0)
+    last = scheduler.schedule(MAIN_LANE, 0.0)
     assert not isinstance(last, SchedulerOutput)
     return Outcome(hashing.hashes, stats.num_preemptions, len(split), aborts)
 

@@ -8,13 +8,13 @@ import pytest
 
 from fakes import PaperExecutor, PaperText
 from inflight.core.errors import InvariantViolation
-from inflight.core.output import FinishReason
+from inflight.core.output import MAIN_LANE, FinishReason
 from inflight.core.request import Request, SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.core import EngineCore
 from inflight.engine.recorder import Recorder, Started, StepLog
 from inflight.schedulers.config import ContinuousConfig
-from inflight.schedulers.continuous import LANE, ContinuousScheduler
+from inflight.schedulers.continuous import ContinuousScheduler
 
 
 class RaisingExecutor(PaperExecutor):
@@ -33,7 +33,7 @@ class RaisingExecutor(PaperExecutor):
 
 def core_with(executor, observers=()):
     config = ContinuousConfig(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=32)
-    return EngineCore(ContinuousScheduler(config, 16, 4), {LANE: executor}, PaperText, VirtualClock(), observers)
+    return EngineCore(ContinuousScheduler(config, 16, 4), {MAIN_LANE: executor}, PaperText, VirtualClock(), observers)
 
 
 def run(core, *names):

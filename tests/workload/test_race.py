@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inflight.workload.item import WorkItem, check_fits
 from inflight.workload.race import drawn_workload, read_workload
-from inflight.workload.work import WorkItem, check_fits
 
 GOOD = '{"id": 7, "prompt_token_ids": [1, 2], "max_tokens": 3}'
 

@@ -17,7 +17,7 @@ from inflight.bench.serve import run_with_bar, warm_up
 from inflight.bench.target import Target, TargetConfig, open_target
 from inflight.metrics.slo import Slo
 from inflight.workload.config import WorkloadConfig, build_workload
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 MIN_REQUESTS = 8  # of a level
 BATCH_SIZES = {"static": "batch_size", "dynamic": "max_batch_size"}  # scheduler: what a level sets

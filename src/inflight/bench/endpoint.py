@@ -16,7 +16,7 @@ from inflight.bench.outcome import ErrorKind, Outcome, RequestError
 from inflight.bench.sse_reader import SSEReader
 from inflight.bench.streamed_answer import FailedAnswer, MalformedAnswer, StreamedAnswer
 from inflight.core.errors import InflightError
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 _MAX_QUOTED_CHARS = 300

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 @dataclass(slots=True)

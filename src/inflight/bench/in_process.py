@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 
 from inflight.bench.outcome import Arrival, ErrorKind, Outcome, RequestError
 from inflight.core.errors import InflightError, Rejected
-from inflight.core.output import FinishReason, Idle, SchedulerOutput
+from inflight.core.output import MAIN_LANE, FinishReason, Idle, SchedulerOutput
 from inflight.core.request import Request, TokenId
 from inflight.engine.events import ChoiceDelta
 from inflight.engine.loop import Engine
-from inflight.schedulers.continuous import LANE
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 def run_in_process(
@@ -91,7 +90,7 @@ class _Run:
         try:
             while self._pending or self._calls:
                 self._submit()
-                output = core.begin(LANE) if self._calls else Idle()
+                output = core.begin(MAIN_LANE) if self._calls else Idle()
                 if isinstance(output, SchedulerOutput):
                     self._step(output)
                     flushed = False

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from inflight.bench.endpoint import Endpoint
 from inflight.bench.outcome import Outcome
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 async def run_load(

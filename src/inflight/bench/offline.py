@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from inflight.bench.figures import Answer, Figures, Usage, figures
 from inflight.bench.process import cpu_s, forget_peak, peak_bytes
 from inflight.core.errors import InflightError
-from inflight.core.output import FinishReason, Idle, SchedulerOutput, StepResult
+from inflight.core.output import MAIN_LANE, FinishReason, Idle, SchedulerOutput, StepResult
 from inflight.core.request import Request
 from inflight.engine.events import ChoiceDelta
 from inflight.engine.loop import Engine
-from inflight.schedulers.continuous import LANE
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 class OfflineRunner:
@@ -40,7 +39,7 @@ class OfflineRunner:
             num_free -= self._submit(pending, num_free, answers)
             if not core.has_work:
                 break
-            output = core.begin(LANE)
+            output = core.begin(MAIN_LANE)
             if not isinstance(output, SchedulerOutput):
                 self._wait(output)
                 continue

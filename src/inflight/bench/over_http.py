@@ -21,7 +21,7 @@ from inflight.bench.process import cpu_s, forget_peak, num_cpus, peak_bytes
 from inflight.config import flag
 from inflight.core.errors import InflightError
 from inflight.metrics.definitions import BATCH_TOKENS
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 STOP_S = 30.0  # from being told to stop to being killed
 

@@ -20,8 +20,8 @@ from inflight.bench.over_http import max_model_len, run_over_http, serving
 from inflight.config import EngineConfig, from_values
 from inflight.hub.resolve import ModelFiles, resolve
 from inflight.text.tokenizer import Tokenizer
+from inflight.workload.item import WorkItem, check_fits
 from inflight.workload.race import drawn_workload, read_workload
-from inflight.workload.work import WorkItem, check_fits
 
 DRAWN = (16, 200, 86)  # prompts, tokens of each, new tokens for each
 

@@ -16,7 +16,7 @@ from inflight.bench.run_summary import details, summarize_run
 from inflight.bench.target import Target, TargetConfig, open_target
 from inflight.metrics.slo import Slo
 from inflight.workload.config import WorkloadConfig, build_workload
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

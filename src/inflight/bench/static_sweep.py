@@ -15,7 +15,7 @@ from inflight.core.errors import InflightError
 from inflight.core.output import SchedulerOutput
 from inflight.hub.resolve import ModelFiles, resolve
 from inflight.text.tokenizer import Tokenizer
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 PROMPT = "The future of artificial intelligence is " * 5
 

@@ -20,7 +20,7 @@ from inflight.bench.over_http import serving
 from inflight.config import EngineConfig, flag, from_values
 from inflight.hub.resolve import ModelFiles, resolve
 from inflight.text.tokenizer import Tokenizer
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 NO_LIMIT = 2**31 - 1  # tokens of a sequence, where a server does not say what it takes
 PROBE = "The quick brown fox jumps over the lazy dog."

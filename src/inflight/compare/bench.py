@@ -21,8 +21,8 @@ from inflight.engine.recorder import read_step_log
 from inflight.hub.resolve import resolve
 from inflight.schedulers.config import DynamicConfig, SchedulerConfig
 from inflight.text.tokenizer import Tokenizer
+from inflight.workload.item import WorkItem
 from inflight.workload.trace import Encode
-from inflight.workload.work import WorkItem
 
 WARM_UP_TOKENS = 8
 

@@ -26,7 +26,7 @@ from inflight.engine.recorder import read_step_log
 from inflight.schedulers.config import SchedulerConfig
 from inflight.sim.cost import LinearStepCost, fit_step_cost
 from inflight.workload.config import Workload, build_workload
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 NUM_ALONE = 6  # requests that are run by themselves, to know what a request takes without company
 

@@ -12,7 +12,7 @@ import msgspec
 from inflight.config import flag
 from inflight.runtime.config import RuntimeConfig
 from inflight.workload.config import WorkloadConfig
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 STEPS, WORKLOAD, STEP_COST, RESULTS, PAGE = "steps", "workload.jsonl", "step_cost.json", "results.json", "index.html"
 _OURS = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inflight.metrics.summary import summarize
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from inflight.explain.overload import judge, queue_samples
 from inflight.explain.timeline import Timeline
 from inflight.metrics.summary import summarize
 from inflight.sim.cost import LinearStepCost
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 Samples = dict[str, list[float]]
 

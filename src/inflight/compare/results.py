@@ -19,7 +19,7 @@ from inflight.compare.measure import measure
 from inflight.compare.numbers import number, percent, seconds
 from inflight.compare.run import Run
 from inflight.compare.table import table
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 def make_results(

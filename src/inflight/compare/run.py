@@ -13,7 +13,7 @@ from inflight.bench.outcome import Outcome
 from inflight.compare.machine import Machine
 from inflight.compare.timed import TimedScheduler
 from inflight.core.errors import InvariantViolation
-from inflight.core.output import SchedulerOutput
+from inflight.core.output import MAIN_LANE, SchedulerOutput
 from inflight.engine.clock import WallClock
 from inflight.engine.core import EngineCore
 from inflight.engine.events import EngineInfo
@@ -21,11 +21,10 @@ from inflight.engine.loop import Engine
 from inflight.engine.recorder import RecentSteps, Recorder, Started, StepLog
 from inflight.metrics.collect import Collector
 from inflight.schedulers.config import SchedulerConfig
-from inflight.schedulers.continuous import LANE
 from inflight.schedulers.registry import make_scheduler
 from inflight.text.stream import TextStream
 from inflight.text.tokenizer import Tokenizer
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 if TYPE_CHECKING:
     from inflight.runtime.runner import ModelExecutor
@@ -98,7 +97,7 @@ def _leave_clean(core: EngineCore, executor: ModelExecutor, items: Sequence[Work
     if stats.num_free_blocks != stats.num_blocks:
         raise InvariantViolation(f"a run has ended and {stats.num_blocks - stats.num_free_blocks} KV blocks are held")
     ended = tuple((item.item_id, 0) for item in items)
-    executor.execute(SchedulerOutput(LANE, step=0, scheduled=(), finished=ended))
+    executor.execute(SchedulerOutput(MAIN_LANE, step=0, scheduled=(), finished=ended))
 
 
 def _info(executor: ModelExecutor, machine: Machine, config: SchedulerConfig) -> EngineInfo:

@@ -18,7 +18,7 @@ from inflight.schedulers.config import SchedulerConfig
 from inflight.schedulers.registry import make_scheduler
 from inflight.sim.executor import SimExecutor
 from inflight.sim.loop import simulate
-from inflight.workload.work import WorkItem
+from inflight.workload.item import WorkItem
 
 
 def run_simulated(step_cost: StepCost, scheduler_config: SchedulerConfig, items: Sequence[WorkItem], log: Path) -> Run:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from inflight.core.request import SamplingParams, SeqId, TokenId
 
 LaneId = str  # one executor with its own KV memory, running one step at a time
+MAIN_LANE: LaneId = "main"  # of a scheduler that has only one
 BlockId = int
 
 

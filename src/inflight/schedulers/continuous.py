@@ -14,6 +14,7 @@ from inflight.core.budget import Budget
 from inflight.core.errors import InvariantViolation, StepFailed
 from inflight.core.lifecycle import Status, Transition
 from inflight.core.output import (
+    MAIN_LANE,
     Idle,
     LaneId,
     ScheduledSequence,
@@ -34,13 +35,11 @@ from inflight.schedulers.preemption import victim_index
 from inflight.schedulers.progress import event_of, introduce, row_of, settle
 from inflight.schedulers.reception import Reception
 
-LANE: LaneId = "main"
-
 
 class ContinuousScheduler:
     """One lane, one KV cache, one order. Raises ``ValueError`` if one sequence alone could outgrow the cache."""
 
-    lanes: tuple[LaneId, ...] = (LANE,)
+    lanes: tuple[LaneId, ...] = (MAIN_LANE,)
 
     def __init__(self, config: ContinuousConfig, num_blocks: int, block_size: int) -> None:
         if config.max_num_batched_tokens is None:

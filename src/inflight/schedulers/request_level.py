@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from inflight.core.errors import InvariantViolation, StepFailed
 from inflight.core.lifecycle import Status, Transition
 from inflight.core.output import (
+    MAIN_LANE,
     DeadRow,
     Idle,
     LaneId,
@@ -32,8 +33,6 @@ from inflight.schedulers.forming import form_batch
 from inflight.schedulers.memory import make_kv_cache, num_scratch_blocks
 from inflight.schedulers.progress import Ending, event_of, introduce, row_of, settle
 from inflight.schedulers.reception import Reception
-
-LANE: LaneId = "main"
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ class _Seat:
 class RequestLevelScheduler:
     """One lane, one batch at a time. Raises ``ValueError`` if one sequence alone could outgrow the cache."""
 
-    lanes: tuple[LaneId, ...] = (LANE,)
+    lanes: tuple[LaneId, ...] = (MAIN_LANE,)
 
     def __init__(self, config: RequestLevelConfig, num_blocks: int, block_size: int) -> None:
         self.config = config

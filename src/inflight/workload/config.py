@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inflight.workload import arrivals
+from inflight.workload.item import WorkItem, check_fits
 from inflight.workload.lengths import FORMS, draw_lengths, parse_lengths
 from inflight.workload.prompts import make_prompts, random_pool, text_prompts
 from inflight.workload.shape import arrive_at, clip, scale_lengths, scale_rate
 from inflight.workload.trace import FORMATS, Encode, Trace, TraceRequest, describe, read_trace
-from inflight.workload.work import WorkItem, check_fits
 
 DRAWN_REQUESTS, DRAWN_PROMPT_TOKENS, DRAWN_OUTPUT_TOKENS = 16, "200", "86"
 

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import msgspec
 
+from inflight.workload.item import WorkItem
 from inflight.workload.lines import parse_lines
 from inflight.workload.trace import Trace, TraceRequest
-from inflight.workload.work import WorkItem
 
 POOL_TOKENS = 1 << 16
 

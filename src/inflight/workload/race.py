@@ -8,8 +8,8 @@ from typing import Annotated
 
 import msgspec
 
+from inflight.workload.item import WorkItem
 from inflight.workload.lines import parse_lines
-from inflight.workload.work import WorkItem
 
 SEED = 0  # of the prompts that are drawn
 
