@@ -42,9 +42,9 @@ def run_loop(
     """Serve until ``Stop`` is received.
 
     ``receive(timeout_s)`` returns all messages that wait, or ``[]`` after ``timeout_s`` without one; ``send`` must not
-    block. While there is work, every turn is one step and one ``Step``. A loop with nothing to do, or whose requests
-    wait for others, sleeps in ``receive`` and sends a
-    ``Heartbeat`` every ``heartbeat_s``: from here and not from a thread, so that a loop that hangs falls silent.
+    block. While there is work, every turn sends one ``Step``; where all of it waits for others, the turn sleeps in
+    ``receive`` first, and its ``Step`` may be empty. A loop without work sleeps too, and sends a ``Heartbeat`` every
+    ``heartbeat_s``: from here and not from a thread, so that a loop that hangs falls silent.
     Whatever ``engine`` raises other than ``Rejected`` passes through; an ``InvariantViolation`` leaves a file with the
     last steps behind and names it.
     """

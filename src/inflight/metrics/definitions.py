@@ -112,7 +112,7 @@ BATCH_TOKENS = _histogram(
     "tokens",
     _POWERS_OF_TWO,
     "query tokens of a step; one sample per step",
-    "How many tokens each forward pass ran.",
+    "How many tokens of sequences each forward pass ran; pads are not counted.",
 )
 PREEMPTIONS = Metric(
     "inflight_preemptions_total",

@@ -27,5 +27,9 @@ def make_kv_cache(config: SchedulerConfig, num_blocks: int, block_size: int) -> 
 
 def num_scratch_blocks(config: SchedulerConfig, max_model_len: int, block_size: int) -> int:
     """Blocks at the end of the memory that all pads and dead rows write: enough for one longest sequence."""
-    padded = isinstance(config, RequestLevelConfig) and config.padding
-    return -(-max_model_len // block_size) if padded else 0
+    return -(-max_model_len // block_size) if is_padded(config) else 0
+
+
+def is_padded(config: SchedulerConfig) -> bool:
+    """Whether its steps are rectangles, whose pads need memory of their own."""
+    return isinstance(config, RequestLevelConfig) and config.padding

@@ -1,4 +1,4 @@
-"""What a step gave its rows: how far each got, and whether it ended. The same for every scheduler."""
+"""A sequence's progress: the row of its next tokens, and what a step gave it. The same for every scheduler."""
 
 from __future__ import annotations
 

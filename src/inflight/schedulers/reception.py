@@ -29,6 +29,7 @@ class Reception:
         self._book.num_received += 1
         try:
             max_num_tokens = self._max_num_tokens(request)
+            self._check_room(request)
         except Rejected:
             self._book.num_rejected += 1
             raise
@@ -60,6 +61,10 @@ class Reception:
                 f"{self._limit_name}, which is {limit}",
                 "max_tokens" if num_prompt < limit else "prompt",
             )
+        return limit if asked is None else num_prompt + asked
+
+    def _check_room(self, request: Request) -> None:
+        """Raise ``Rejected`` if the id is taken or the queue is full."""
         if self._book.live(request.request_id):
             raise Rejected(Reason.INVALID, f"request id {request.request_id!r} is in use", "request_id")
         queue_limit = self._config.max_num_waiting_seqs
@@ -73,4 +78,3 @@ class Reception:
                 f"{len(self.waiting)} sequences wait already and the limit is {queue_limit}",
                 retry_after_s=1.0,
             )
-        return limit if asked is None else num_prompt + asked

@@ -20,8 +20,8 @@ def simulate(core: EngineCore, lanes: tuple[LaneId, ...], clock: VirtualClock, r
     """Run until every request has ended; each arrives at its ``arrival_s`` on ``clock``, which ``core`` must use.
 
     What happened is seen by the core's observers. A request that arrives exactly when a step ends can join the next
-    one. A step that fails as a whole takes no time. After the last arrival the core is flushed: a batch that is not
-    full need not wait for ever.
+    one. A step that fails as a whole takes no time. Once nothing else is due the core is flushed: a batch that is
+    not full, and has no window that closes, need not wait for ever.
     """
     arrivals = deque(sorted(requests, key=lambda request: request.arrival_s))
     ends: list[tuple[float, int, SchedulerOutput, StepResult]] = []  # a heap; the count keeps ties in order
@@ -29,9 +29,6 @@ def simulate(core: EngineCore, lanes: tuple[LaneId, ...], clock: VirtualClock, r
     idle = list(lanes)
     flushed = False
     while arrivals or ends or core.has_work:
-        if not arrivals and not flushed:
-            core.flush()
-            flushed = True
         wake_at_s = math.inf
         for lane in tuple(idle):
             while isinstance(output := core.begin(lane), SchedulerOutput):
@@ -46,7 +43,11 @@ def simulate(core: EngineCore, lanes: tuple[LaneId, ...], clock: VirtualClock, r
         if not (arrivals or ends or wake_at_s < math.inf):
             if not core.has_work:
                 return
-            raise InvariantViolation("requests are left, but nothing can run and nobody will come")
+            if flushed:
+                raise InvariantViolation("requests are left, but nothing can run and nobody will come")
+            core.flush()
+            flushed = True
+            continue
         next_arrival_s = arrivals[0].arrival_s if arrivals else math.inf
         next_end_s = ends[0][0] if ends else math.inf
         clock.advance_to(min(next_arrival_s, next_end_s, wake_at_s))
