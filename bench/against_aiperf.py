@@ -29,7 +29,8 @@ from inflight.bench.run_summary import summarize_run
 from inflight.bench.serve import run_with_bar
 from inflight.bench.target import Target, TargetConfig, open_target
 from inflight.metrics import definitions as d
-from inflight.workload.config import WorkloadConfig, build_workload
+from inflight.workload.build import build_workload
+from inflight.workload.config import WorkloadConfig
 
 FIGURES = (  # label, our key, AIPerf's metric, the server's
     ("output tokens/s", "output_throughput", "output_token_throughput", None),

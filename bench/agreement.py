@@ -31,7 +31,8 @@ from inflight.bench.run_summary import summarize_run
 from inflight.bench.serve import ServeConfig, run_with_bar, warm_up
 from inflight.bench.target import TargetConfig, open_target
 from inflight.metrics import definitions as d
-from inflight.workload.config import WorkloadConfig, build_workload
+from inflight.workload.build import build_workload
+from inflight.workload.config import WorkloadConfig
 
 RECORD = " inflight.request: "
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from inflight.core.output import SchedulerOutput
-from inflight.core.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.core import EngineCore
 from inflight.engine.executor import KVCapacity
@@ -22,7 +21,8 @@ from inflight.schedulers.registry import CONFIGS, make_scheduler
 from inflight.sim.cost import LinearStepCost
 from inflight.sim.executor import SimExecutor
 from inflight.sim.loop import simulate
-from inflight.workload.config import WorkloadConfig, build_workload
+from inflight.workload.build import build_workload
+from inflight.workload.config import WorkloadConfig
 from inflight.workload.item import WorkItem
 
 Figures = dict[str, float | None]
@@ -90,25 +90,13 @@ def run_setting(config: SchedulerConfig, num_blocks: int, cost: LinearStepCost, 
     core = EngineCore(
         scheduler, dict.fromkeys(scheduler.lanes, executor), lambda _: NoText(), clock, [collector, watch]
     )
-    requests = [
-        Request(
-            request_id=item.item_id,
-            prompt_token_ids=item.prompt_token_ids,
-            sampling=item.sampling,
-            arrival_s=item.arrival_s,
-        )
-        for item in items
-    ]
-    simulate(core, scheduler.lanes, clock, requests)
+    simulate(core, scheduler.lanes, clock, [item.request(item.arrival_s) for item in items])
     delta = collector.drain()
     records = delta.ended
-    end_s = (
-        max((items_by_id[one.request_id] + one.e2e_s for one in records), default=0.0)
-        if (items_by_id := {item.item_id: item.arrival_s for item in items})
-        else 0.0
-    )
+    arrivals_s = {item.item_id: item.arrival_s for item in items}
+    end_s = max((arrivals_s[one.request_id] + one.e2e_s for one in records), default=0.0)
     num_output = sum(one.num_output_tokens for one in records)
-    shares = delta.slots.as_dict()
+    computed, seats = delta.slots.shares()
     return {
         "total_s": end_s,
         "output_tokens_per_s": num_output / end_s if end_s else None,
@@ -122,7 +110,8 @@ def run_setting(config: SchedulerConfig, num_blocks: int, cost: LinearStepCost, 
         **_two("e2e", [one.e2e_s for one in records]),
         "preemptions": delta.num_preemptions,
         "rejected": len(delta.rejected),
-        **{f"{name}_share": share for name, share in shares.items()},
+        **{f"{name}_share": float(share) for name, share in computed.items()},
+        "empty_share": float(seats["empty"]),
         "kv_peak": max(watch.allocated, default=None),
         "kv_mean": statistics.fmean(watch.allocated) if watch.allocated else None,
         "kv_unused": statistics.fmean(watch.unused) if watch.unused else None,

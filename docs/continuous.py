@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 
 from inflight.explain import svg
-from inflight.explain.lanes import read_timeline
 from inflight.explain.log import open_log
+from inflight.explain.read_timeline import read_timeline
 
 OUT = Path(__file__).with_name("continuous.svg")
 LONG = (
@@ -64,7 +64,7 @@ def main() -> None:
             server.wait()
         timeline = read_timeline(open_log(log))
         names = ("long 1", "long 2", "long 3", "short")  # they came in this order
-        named = [replace(lane, seq_id=(name, 0)) for name, lane in zip(names, timeline.sequences, strict=True)]
+        named = [replace(track, seq_id=(name, 0)) for name, track in zip(names, timeline.sequences, strict=True)]
         OUT.write_text(svg.draw(replace(timeline, sequences=tuple(named)), rows="requests"))
 
 

@@ -11,26 +11,23 @@ import re
 import tempfile
 from pathlib import Path
 
-from inflight.assemble import assemble
-from inflight.bench.in_process import run_in_process
-from inflight.config import EngineConfig, from_values
+from inflight.compare.config import CompareConfig
+from inflight.compare.machine import decided, shared_max_model_len
+from inflight.compare.runner import open_runner
+from inflight.compare.variants import variants
+from inflight.config import LoadConfig
 from inflight.explain import svg
-from inflight.explain.lanes import read_timeline
 from inflight.explain.log import open_log
-from inflight.hub.resolve import resolve
-from inflight.text.tokenizer import Tokenizer
+from inflight.explain.read_timeline import read_timeline
+from inflight.explain.timeline import Timeline
 from inflight.workload.item import WorkItem
 
-NUM_WARM_UP_STEPS = 2
 OUT = Path(__file__).with_name("families.svg")
-FAMILIES = {
-    "Static: four leave together and come back together": {"scheduler": "static", "batch_size": 4},
-    "Dynamic: a batch also leaves when the oldest has waited 100 ms": {
-        "scheduler": "dynamic",
-        "max_batch_size": 4,
-        "max_wait_ms": 100.0,
-    },
-    "Continuous: who runs is decided before every forward pass": {"max_num_seqs": 4, "max_num_batched_tokens": 128},
+CONFIG = CompareConfig(num_seats=4, max_wait_ms=100.0, max_num_batched_tokens=128)
+HEADINGS = {
+    "static": "Static: four leave together and come back together",
+    "dynamic": "Dynamic: a batch also leaves when the oldest has waited 100 ms",
+    "continuous": "Continuous: who runs is decided before every forward pass",
 }
 # Seconds of arrival, prompt tokens, new tokens: short and long ones mixed.
 REQUESTS = (
@@ -39,24 +36,21 @@ REQUESTS = (
 )
 
 
-def picture(values: dict, folder: Path) -> str:
-    """The seats of one run over time, as SVG."""
-    log = folder / f"{values.get('scheduler', 'continuous')}.jsonl"
-    config = from_values(EngineConfig, {**values, "step_log": log})
-    files = resolve(config.model)
-    engine = assemble(config, files, Tokenizer.load(files.path))
-    try:
-        items = [
-            WorkItem(f"r{index}", tuple(range(1000, 1000 + num_prompt)), num_new, arrival_s)
-            for index, (arrival_s, num_prompt, num_new) in enumerate(REQUESTS)
-        ]
-        run_in_process(engine, [WorkItem("warm-up", (5, 6, 7), NUM_WARM_UP_STEPS)])
-        run_in_process(engine, items)
-    finally:
-        engine.close()
-    timeline = read_timeline(open_log(log))
-    timeline = timeline.clip(first_step=timeline.steps[NUM_WARM_UP_STEPS].number)
-    return svg.draw(timeline, rows="requests", columns="time")
+def timelines() -> dict[str, Timeline]:
+    """What each family did with the same requests, on the same model."""
+    items = [
+        WorkItem(f"r{index}", tuple(range(1000, 1000 + num_prompt)), num_new, arrival_s)
+        for index, (arrival_s, num_prompt, num_new) in enumerate(REQUESTS)
+    ]
+    schedulers = {one.name: one.scheduler for one in variants(CONFIG) if one.name in HEADINGS}
+    done = {}
+    with open_runner(CONFIG, LoadConfig()) as runner, tempfile.TemporaryDirectory() as folder:
+        max_model_len = shared_max_model_len(runner.machine, schedulers.values())
+        for name in ("continuous", *HEADINGS):  # once more, first, to warm up
+            log = Path(folder) / f"{name}.jsonl"
+            runner.run_whole(decided(schedulers[name], runner.machine, max_model_len), items, log, name)
+            done[name] = read_timeline(open_log(log))
+    return {name: done[name] for name in HEADINGS}
 
 
 def stacked(pictures: dict[str, str]) -> str:
@@ -74,8 +68,11 @@ def stacked(pictures: dict[str, str]) -> str:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        OUT.write_text(stacked({heading: picture(values, Path(folder)) for heading, values in FAMILIES.items()}))
+    runs = timelines()
+    end_s = max(run.steps[-1].end_s for run in runs.values())
+    OUT.write_text(
+        stacked({HEADINGS[name]: svg.draw(run, "requests", "time", (0.0, end_s)) for name, run in runs.items()})
+    )
     print(OUT.name)
 
 

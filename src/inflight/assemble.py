@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from inflight.config import EngineConfig
 from inflight.core.observer import Observer
+from inflight.core.scheduler import Scheduler
 from inflight.engine.clock import WallClock
 from inflight.engine.core import EngineCore
 from inflight.engine.events import EngineInfo
@@ -18,7 +20,7 @@ from inflight.engine.recorder import RecentSteps, Recorder, Started, StepLog
 from inflight.hub.resolve import ModelFiles
 from inflight.metrics.collect import Collector
 from inflight.schedulers.config import ContinuousConfig, SchedulerConfig
-from inflight.schedulers.memory import num_scratch_blocks
+from inflight.schedulers.memory import is_padded, num_scratch_blocks
 from inflight.schedulers.registry import make_scheduler
 from inflight.text.stream import TextStream
 from inflight.text.tokenizer import Tokenizer
@@ -47,15 +49,36 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
     from inflight.runtime.load import load_executor
 
     executor = load_executor(files.path, config.runtime)
-    capacity = executor.capacity
     limits, whys = decide_limits(config.scheduler, executor)
-    scheduler = make_scheduler(limits, capacity.num_blocks, capacity.block_size)
+    scheduler = make_scheduler(limits, executor.capacity.num_blocks, executor.capacity.block_size)
+    path = None if config.step_log is None else Path(config.step_log)  # a program may have given a string
+    step_log = None if path is None else start_step_log(path, limits, executor.capacity)
+    notes = (*executor.notes, *whys)
+    return engine_around(executor, scheduler, limits, tokenizer, step_log, files.name, notes, keep_prompts)
+
+
+def start_step_log(path: Path, limits: SchedulerConfig, capacity: KVCapacity) -> StepLog:
+    """A step log, begun for an engine. Raises ``OSError`` if it cannot be written."""
+    step_log = StepLog(path)
+    step_log.write(Started(limits.name, asdict(limits), capacity.num_blocks, capacity.block_size))
+    return step_log
+
+
+def engine_around(
+    executor: ModelExecutor,
+    scheduler: Scheduler,
+    limits: SchedulerConfig,
+    tokenizer: Tokenizer,
+    step_log: StepLog | None,
+    model_name: str,
+    notes: tuple[str, ...],
+    keep_prompts: bool = False,
+) -> Engine:
+    """An engine around an executor that is loaded, and a scheduler that was made of ``limits``."""
     recent = RecentSteps()
     collector = Collector(keep_prompts, limits.num_seats)
     observers: list[Observer] = [collector, Recorder(recent.write)]
-    step_log = StepLog(Path(config.step_log)) if config.step_log is not None else None
     if step_log is not None:
-        step_log.write(Started(limits.name, asdict(limits), capacity.num_blocks, capacity.block_size))
         observers.append(Recorder(step_log.write))
     core = EngineCore(
         scheduler,
@@ -65,7 +88,7 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
         observers,
     )
     info = EngineInfo(
-        model_name=files.name,
+        model_name=model_name,
         num_parameters=executor.model_config.num_parameters,
         weight_format=executor.model_config.weight_format,
         device=str(executor.device),
@@ -75,10 +98,10 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
         max_model_len=limits.max_model_len or 0,
         max_num_seqs=limits.num_seats,
         max_num_batched_tokens=limits.max_num_batched_tokens if isinstance(limits, ContinuousConfig) else None,
-        num_blocks=capacity.num_blocks,
-        block_size=capacity.block_size,
-        bytes_per_block=capacity.bytes_per_block,
-        notes=(*executor.notes, *whys),
+        num_blocks=executor.capacity.num_blocks,
+        block_size=executor.capacity.block_size,
+        bytes_per_block=executor.capacity.bytes_per_block,
+        notes=notes,
     )
     return Engine(core=core, info=info, collector=collector, recent=recent, step_log=step_log)
 
@@ -87,17 +110,17 @@ def decide_limits(asked: SchedulerConfig, executor: ModelExecutor) -> tuple[Sche
     """The configuration with the limits that depend on the model and the machine; and why they are so, for people."""
     capacity = executor.capacity
     max_model_len, why_len = effective_max_model_len(executor.model_config.max_position_embeddings, asked, capacity)
-    limits = replace(asked, max_model_len=max_model_len)
-    if isinstance(limits, ContinuousConfig):
-        num_tokens, why_chunk = _num_batched_tokens(limits, executor, max_model_len)
-        return replace(limits, max_num_batched_tokens=num_tokens), (why_len, why_chunk)
-    return limits, (why_len, _why_batch(limits, max_model_len, capacity))
+    if isinstance(asked, ContinuousConfig):
+        measure = partial(measured_num_batched_tokens, executor)
+        num_tokens, why_chunk = effective_num_batched_tokens(asked, max_model_len, capacity.block_size, measure)
+        return replace(asked, max_model_len=max_model_len, max_num_batched_tokens=num_tokens), (why_len, why_chunk)
+    return replace(asked, max_model_len=max_model_len), (why_len, _why_batch(asked, max_model_len, capacity))
 
 
 def effective_max_model_len(of_model: int, asked: SchedulerConfig, capacity: KVCapacity) -> tuple[int, str]:
     """The longest sequence, in tokens, that model, caller and KV cache all allow; and why, for people."""
     num_blocks = capacity.num_blocks
-    if num_scratch_blocks(asked, capacity.block_size, capacity.block_size):
+    if is_padded(asked):
         num_blocks //= 2  # pads and dead rows need as much as the longest sequence
     bounds = {"the model": of_model, "the KV cache": num_blocks * capacity.block_size}
     if asked.max_model_len is not None:
@@ -117,16 +140,24 @@ def _why_batch(config: SchedulerConfig, max_model_len: int, capacity: KVCapacity
     )
 
 
-def _num_batched_tokens(asked: ContinuousConfig, executor: ModelExecutor, max_model_len: int) -> tuple[int, str]:
+def effective_num_batched_tokens(
+    asked: ContinuousConfig, max_model_len: int, block_size: int, measure: Callable[[], tuple[int, str]]
+) -> tuple[int, str]:
+    """The tokens of a step, at most; and why, for people. What the machine can do is measured only if it matters."""
     if asked.max_num_batched_tokens is not None:
         return asked.max_num_batched_tokens, f"max_num_batched_tokens {asked.max_num_batched_tokens}: as configured"
     if not asked.enable_chunked_prefill:
         num_tokens = max(max_model_len, asked.max_num_seqs)
         return num_tokens, f"max_num_batched_tokens {num_tokens}: without chunked prefill a whole prompt is one step"
-    from inflight.runtime.calibrate import calibrate_num_batched_tokens
-
-    measured, why = calibrate_num_batched_tokens(executor)
-    floor = asked.max_num_seqs + executor.capacity.block_size
+    measured, why = measure()
+    floor = asked.max_num_seqs + block_size
     if measured < floor:
         return floor, f"max_num_batched_tokens {floor}: max_num_seqs and a block, so that prompts move on ({why})"
     return measured, f"max_num_batched_tokens {why}"
+
+
+def measured_num_batched_tokens(executor: ModelExecutor) -> tuple[int, str]:
+    """The tokens of a step of about 100 ms, and why."""
+    from inflight.runtime.calibrate import calibrate_num_batched_tokens
+
+    return calibrate_num_batched_tokens(executor)

@@ -25,17 +25,23 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """The engine: its model, and the configurations of its parts."""
+class LoadConfig:
+    """The model, and how it is loaded."""
 
     model: str | None = field(
         default=None,
         metadata={"help": "a folder (safetensors or GGUF), a .gguf file or a hub name; absent: the built-in model"},
     )
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig(LoadConfig):
+    """The engine: its model, and the configurations of its parts."""
+
     step_log: Path | None = field(
         default=None, metadata={"help": "write every decision to this file (JSON lines; holds the prompts' token ids)"}
     )
-    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     scheduler: SchedulerConfig = field(
         default_factory=ContinuousConfig,
         metadata={"help": "how requests share forward passes", "families": CONFIGS},

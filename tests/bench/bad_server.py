@@ -85,7 +85,8 @@ async def bad_server(behaviour: Behaviour):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             fields = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:] if line)
-            body = json.loads(await reader.readexactly(int(fields["content-length"])))
+            content = await reader.readexactly(int(fields.get("content-length", 0)))
+            body = json.loads(content or b"{}")
             server.times_s.append(asyncio.get_running_loop().time())
             server.bodies.append(body)
             server.num_open += 1

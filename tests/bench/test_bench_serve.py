@@ -91,6 +91,26 @@ def test_every_scheduler_in_this_process(tiny: str, tmp_path: Path, scheduler: s
     assert report["generated_texts"] == in_process["generated_texts"]
 
 
+def test_every_scheduler_runs_the_race(tiny: str, tmp_path: Path) -> None:
+    work = ["--num-prompts", "5", "--prompt-tokens", "9", "--output-tokens", "4", "--repeats", "1"]
+    engine = ["--model", tiny, "--num-threads", "1", "--num-gpu-blocks-override", "64"]
+    hashes, steps = set(), {}
+    for scheduler, size in {
+        "continuous": "--max-num-seqs",
+        "static": "--batch-size",
+        "dynamic": "--max-batch-size",
+    }.items():
+        out = tmp_path / f"{scheduler}.json"
+        flags = ["--scheduler", scheduler, size, "2", "--num-callers", "2", "--json", str(out)]
+        assert main(["bench", "engine", *work, *engine, *flags]) == 0
+        (run,) = json.loads(out.read_bytes())["runs"]
+        hashes.add(run["output_sha256"])
+        steps[scheduler] = run["num_steps"]
+        assert 0 < run["ttft_p50_s"] <= run["ttft_p99_s"] <= run["wall_s"]
+    assert len(hashes) == 1
+    assert steps["static"] == steps["dynamic"] == 3 * 4  # two, two and the one that is left
+
+
 def test_a_curve_of_callers(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "curve.v1"
     flags = ["--levels", "1,2,4", "--waves", "1", "--repeats", "2", "--slo", "ttft:60", "--out", str(out)]
@@ -149,15 +169,29 @@ def test_a_static_sweep(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture
     [
         (["serve", "--base-url", "http://127.0.0.1:1"], 1, "http://127.0.0.1:1"),
         (["serve", "--base-url", "127.0.0.1:8000"], 2, "http://"),
+        (["serve", "--base-url", "http://"], 2, "host"),
+        (["serve", "--base-url", "http://x:99999"], 2, "port"),
+        (["serve", "--base-url", "http://x:y"], 2, "port"),
+        (["serve", "--base-url", "http://x/v1?y=1"], 2, "path"),
+        (["serve", "--base-url", "http://x", "--api-key", "a\n"], 2, "API key"),
         (["serve", "--base-url", "http://x", "--in-process"], 2, "exclude"),
         (["serve", "--base-url", "http://x", "--max-num-seqs", "4"], 2, "--max-num-seqs"),
         (["serve", "--slo", "ttft"], 2, "slo"),
+        (["serve", "--slo", "ttft:nan"], 2, "nan"),
+        (["serve", "--num-requests", "0"], 2, "num_requests"),
+        (["engine", "--http", "--scheduler", "static"], 2, "--fill-timeout-ms"),
         (["serve", "--max-concurrency", "0"], 2, "max_concurrency"),
         (["serve", "--extra-body", "[1]"], 2, "extra_body"),
         (["serve", "--request-timeout-s", "0"], 2, "request_timeout_s"),
         (["serve", "--scheduler", "static"], 2, "--fill-timeout-ms"),
         (["curve", "--levels", "4,2"], 2, "levels"),
+        (["curve", "--levels", "0"], 2, "levels"),
         (["curve", "--request-rate", "3"], 2, "request_rate"),
+        (["curve", "--trace", "x.jsonl", "--request-rate", "3"], 2, "request_rate"),
+        (["curve", "--trace", "x.jsonl", "--arrival", "replay"], 2, "arrival"),
+        (["curve", "--in-process", "--scheduler", "static", "--batch-size", "4"], 2, "batch_size"),
+        (["curve", "--in-process", "--scheduler", "dynamic", "--max-batch-size", "4"], 2, "max_batch_size"),
+        (["curve", "--base-url", "http://x", "--scheduler", "static"], 2, "--scheduler"),
         (["static-sweep", "--scheduler", "dynamic"], 2, "scheduler"),
         (["static-sweep", "--batch-sizes", "0"], 2, "batch_sizes"),
     ],

@@ -1,6 +1,7 @@
 """Whatever a server does, a call ends with an outcome; each way to fail has its name."""
 
 import asyncio
+import gzip
 import socket
 import time
 
@@ -20,7 +21,7 @@ from bench.bad_server import (
     token,
     whole,
 )
-from inflight.bench.endpoint import CHAT, Endpoint, Form, probed
+from inflight.bench.endpoint import CHAT, Endpoint, Form, first_model, probed
 from inflight.bench.outcome import ErrorKind, Outcome
 from inflight.core.errors import InflightError
 from inflight.workload.item import WorkItem
@@ -69,6 +70,8 @@ async def test_a_chat_is_asked_in_text() -> None:
 
 
 BUSY = b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfull"
+MOVED = b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+GZIPPED_HEAD = HEAD.replace(b"Connection:", b"Content-Encoding: gzip\r\nConnection:")
 NOT_EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
 
 
@@ -83,12 +86,18 @@ NOT_EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 5\r
         ((HEAD, token("x"), b"data: \x00garbage\n\n"), ErrorKind.MALFORMED, "garbage", 1),
         ((HEAD, b"garbage without a line end"), ErrorKind.BROKEN_STREAM, "ended before", 0),
         ((NOT_EVENTS,), ErrorKind.MALFORMED, "text/html", 0),
+        ((MOVED,), ErrorKind.HTTP_STATUS, "302 (Location: http://elsewhere/): ", 0),
+        ((HEAD, token("x"), *[b"x" * 2**16] * 160), ErrorKind.BROKEN_STREAM, "ended before", 1),
+        ((HEAD, b'data: {"error":' + b"[" * 100_000 + b"\n\n"), ErrorKind.MALFORMED, "recursion", 0),
+        ((HEAD, event(usage={"completion_tokens": -1})), ErrorKind.MALFORMED, ">= 0", 0),
+        ((GZIPPED_HEAD, token("x")), ErrorKind.BROKEN_STREAM, "DecodingError", 0),
         ((b"\x00\x01garbage\r\n\r\n",), ErrorKind.CONNECTION, "Error", 0),
         ((HEAD, token("x"), event(error={"message": "out of memory"})), ErrorKind.FAILED, "out of memory", 1),
     ],
     ids=[
         "refuses", "hangs up", "closes mid-stream", "closes after the head", "cuts a chunk", "garbage in an event",
-        "garbage in the stream", "no stream", "garbage for a head", "fails mid-stream",
+        "garbage in the stream", "no stream", "moved", "a line without an end", "an event without a bottom",
+        "fewer tokens than none", "not gzip", "garbage for a head", "fails mid-stream",
     ],
 )  # fmt: skip
 def test_each_way_to_fail_has_its_name(pieces, kind: ErrorKind, said: str, num_tokens: int) -> None:
@@ -100,6 +109,60 @@ def test_each_way_to_fail_has_its_name(pieces, kind: ErrorKind, said: str, num_t
         assert outcome.error.kind is kind
         assert said in outcome.error.message
         assert outcome.num_output_tokens == num_tokens
+
+    run()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + whole(2), GZIPPED_HEAD + gzip.compress(whole(2))],
+    ids=["HTTP/1.0", "gzip"],
+)
+def test_an_old_or_a_packed_answer_is_read(sent: bytes) -> None:
+    @in_loop
+    async def run() -> None:
+        async with bad_server(sends(sent)) as server:
+            outcome = await call(server.endpoint())
+        assert (outcome.error, outcome.text, outcome.num_output_tokens) == (None, "xx", 2)
+
+    run()
+
+
+def says(content: bytes, status: bytes = b"200 OK"):
+    return sends(b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(content), content))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b'{"data": [{"id": "m", "max_model_len": 64}]}', ("m", 64)),
+        (b'{"data": [{"id": "m"}, {"id": "n"}]}', ("m", None)),
+        (b'{"data": [{"id": "m", "max_model_len": 0}]}', ("m", None)),
+        (b'{"data": [{"id": "m", "max_model_len": "64"}]}', ("m", None)),
+    ],
+    ids=str,
+)
+def test_the_first_model_is_asked_for(content: bytes, told: tuple[str, int | None]) -> None:
+    @in_loop
+    async def run() -> None:
+        async with bad_server(says(content)) as server:
+            assert await first_model(server.url, None) == told
+
+    run()
+
+
+@pytest.mark.parametrize(
+    "content", [b"<html>", b"[1]", b"{}", b'{"data": []}', b'{"data": "x"}', b"\xff\xfe", b"[" * 100_000, b""], ids=len
+)
+def test_what_names_no_model_is_told(content: bytes) -> None:
+    @in_loop
+    async def run() -> None:
+        async with bad_server(says(content)) as server:
+            with pytest.raises(InflightError, match="names no model"):
+                await first_model(server.url, None)
+        async with bad_server(says(content, b"302 Found")) as server:
+            with pytest.raises(InflightError, match="answers with 302"):
+                await first_model(server.url, None)
 
     run()
 

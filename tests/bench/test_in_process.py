@@ -74,7 +74,7 @@ def test_callers_wait_for_their_answers() -> None:
     rows = []
     config = ContinuousConfig(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=MAX_LEN)
     outcomes = run_in_process(
-        engine_of(config), items(*[0.0] * 9), 3, on_step=lambda output, at_s: rows.append(len(output.scheduled))
+        engine_of(config), items(*[0.0] * 9), 3, on_step=lambda output, result, at_s: rows.append(len(output.scheduled))
     )
     assert rows == [3] * 15  # three waves of three, five steps each
     ends_s = sorted(outcome.end_s for outcome in outcomes)
@@ -94,7 +94,7 @@ def test_a_batch_that_cannot_be_filled_leaves_as_it_is() -> None:
         engine_of(CONFIGS["static"]),
         items(*[0.0] * 4),
         2,
-        on_step=lambda output, at_s: rows.append(len(output.scheduled)),
+        on_step=lambda output, result, at_s: rows.append(len(output.scheduled)),
     )
     assert len(outcomes) == 4
     assert set(rows) == {2}

@@ -89,7 +89,7 @@ def test_what_is_not_defined_is_none(outcomes) -> None:
     for name in ("mean_ttft_ms", "p99_itl_ms", "request_throughput", "output_throughput", "request_goodput"):
         assert figures[name] is None
     assert figures["inflight"]["amortised_ms_per_token"] is None
-    assert figures["inflight"]["jain_index_of_e2el_per_token"] is None
+    assert figures["inflight"]["jain_index_of_e2e_per_output_token"] is None
     assert figures["completed"] == 0
 
 

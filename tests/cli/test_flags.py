@@ -80,7 +80,7 @@ def other_value(owner: type, one: Any) -> Any:
     if bool in kinds:
         return not one.default
     if one.name == "slo":
-        return ("ttft:0.5", "e2e:5")
+        return ("ttft:0.5", "e2el:5")
     if typing.get_origin(hint) is tuple:
         return (2, 4) if typing.get_args(hint)[0] is int else ("one", "two")
     if float in kinds:

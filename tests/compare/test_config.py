@@ -1,10 +1,14 @@
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from inflight.cli import main
-from inflight.compare.config import CompareConfig, read_workload_config, variants
+from inflight.compare.config import CompareConfig, read_workload_config
+from inflight.compare.machine import read_step_cost, write_step_cost
+
+from .test_stamps import COST
 
 
 @pytest.mark.parametrize(
@@ -18,23 +22,11 @@ from inflight.compare.config import CompareConfig, read_workload_config, variant
         ({"load": math.nan}, "load"),
         ({"step_cost": Path("x")}, "simulated-steps"),
         ({"simulated_steps": True, "repeats": 2}, "repeats must be 1"),
-        ({"max_wait_ms": -1.0}, "max_wait_ms"),
-        ({"num_seats": 8, "max_num_batched_tokens": 4}, "max_num_batched_tokens"),
     ],
 )
 def test_wrong_settings_are_named(values: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CompareConfig(**values)  # type: ignore[arg-type]
-
-
-def test_all_families_have_the_same_seats_and_the_asked_order() -> None:
-    config = CompareConfig(families="continuous, static", num_seats=5, with_no_padding=True, with_contiguous=True)
-    chosen = variants(config)
-    assert [one.name for one in chosen] == [
-        *("static", "static_ragged", "continuous", "continuous_unchunked", "continuous_contiguous")
-    ]
-    assert {one.scheduler.num_seats for one in chosen} == {5}
-    assert len({one.title for one in chosen}) == len(chosen)
 
 
 def test_without_anything_a_mix_is_drawn_at_a_load() -> None:
@@ -77,3 +69,41 @@ def test_a_cost_of_steps_excludes_a_model(tmp_path: Path, capsys: pytest.Capture
     assert "--block-size" in capsys.readouterr().err
     assert main(flags) == 2
     assert "is no step cost" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "fact",
+    ["vocab_size", "max_position_embeddings", "num_blocks", "block_size", "bytes_per_block", "max_num_batched_tokens"],
+)
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_cost_of_steps_of_an_impossible_machine_is_refused(tmp_path: Path, fact: str, value: int) -> None:
+    path = tmp_path / "step_cost.json"
+    write_step_cost(path, COST)
+    assert read_step_cost(path) == COST
+    broken = msgspec.structs.replace(COST.machine, **{fact: value})
+    write_step_cost(path, msgspec.structs.replace(COST, machine=broken))
+    with pytest.raises(ValueError, match=f"is no step cost.*{fact}"):
+        read_step_cost(path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--arrival", "replay"], "replay"),
+        (["--max-wait-ms", "-1"], "max_wait_ms"),
+        (["--request-rate", "1", "--load", "0.5"], "load"),
+        (["--step-cost", "{}/none.json", "--simulated-steps"], "none.json"),
+        (["--trace", "{}/none.csv", "--step-cost", "{}/cost.json", "--simulated-steps"], "none.csv"),
+    ],
+)
+def test_an_earlier_comparison_stays_until_all_is_known_to_be_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], named: str
+) -> None:
+    earlier = tmp_path / "out" / "results.json"
+    earlier.parent.mkdir()
+    earlier.write_text("hours of work")
+    write_step_cost(tmp_path / "cost.json", COST)
+    flags = [flag.format(tmp_path) for flag in flags]
+    assert main(["compare", "--force", "--out", str(earlier.parent), *flags]) in (1, 2)
+    assert named in capsys.readouterr().err
+    assert earlier.read_text() == "hours of work"

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from inflight.commands import compare
 from inflight.compare import folder
-from inflight.compare.config import CompareConfig, ModelSettings
-from inflight.config import given_values
-from inflight.workload.config import WorkloadConfig, build_workload
+from inflight.compare.config import CompareConfig
+from inflight.config import LoadConfig, given_values
+from inflight.workload.build import build_workload
+from inflight.workload.config import WorkloadConfig
 from inflight.workload.item import WorkItem
 
 VALUES = st.fixed_dictionaries(
@@ -38,7 +39,7 @@ def test_a_command_gives_its_values(values: dict[str, object]) -> None:
     args = parser.parse_args(words[2:])
     read = {
         name: value
-        for one in (CompareConfig, WorkloadConfig, ModelSettings)
+        for one in (CompareConfig, WorkloadConfig, LoadConfig)
         for name, value in given_values(one, args).items()
     }
     assert read == values

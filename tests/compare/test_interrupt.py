@@ -9,7 +9,7 @@ import pytest
 
 from inflight.bench.outcome import Outcome
 from inflight.cli import main
-from inflight.compare import bench
+from inflight.compare import runner
 from inflight.compare.run import Run, run_real
 
 from .conftest import compare
@@ -20,8 +20,8 @@ SMALL = ["--num-requests=8", "--num-seats=4", "--max-num-batched-tokens=64", "--
 def interrupted_in(name: str) -> Callable[..., Run]:
     """``run_real``, and somebody who presses Ctrl-C at the second answer of a variant."""
 
-    def run(*args: Any, **options: Any) -> Run:
-        log = args[-1]
+    def run(*args: Any) -> Run:
+        *before, log, _, max_concurrency = args
         num_answers = 0
 
         def progress(_: Outcome) -> None:
@@ -30,7 +30,7 @@ def interrupted_in(name: str) -> Callable[..., Run]:
             if log.name == f"{name}.jsonl" and num_answers == 2:
                 raise KeyboardInterrupt
 
-        return run_real(*args, **{**options, "progress": progress})
+        return run_real(*before, log, progress, max_concurrency)
 
     return run
 
@@ -38,7 +38,7 @@ def interrupted_in(name: str) -> Callable[..., Run]:
 def test_what_is_done_is_kept(
     tmp_path: Path, engine_flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "run_real", interrupted_in("dynamic"))
+    monkeypatch.setattr(runner, "run_real", interrupted_in("dynamic"))
     assert main(["compare", "--out", str(tmp_path), *SMALL, *engine_flags]) == 130
     results = json.loads((tmp_path / "results.json").read_text())
     assert list(results["families"]) == ["static"]
@@ -52,7 +52,7 @@ def test_what_is_done_is_kept(
 def test_nothing_is_done_yet(
     tmp_path: Path, engine_flags: list[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(bench, "run_real", interrupted_in(name))
+    monkeypatch.setattr(runner, "run_real", interrupted_in(name))
     assert main(["compare", "--out", str(tmp_path), *SMALL, *engine_flags]) == 130
     assert not (tmp_path / "results.json").exists()
 

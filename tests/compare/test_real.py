@@ -95,7 +95,7 @@ def test_what_callers_saw_is_what_the_log_says(compared: Compared) -> None:
         outcomes = outcomes_of_log(compared.folder / figures["step_log"])
         assert output_sha256(outcomes) == figures["output_sha256"]
         latency = figures["latency"]["all"]
-        assert 0 <= latency["waiting_s"]["mean"] < latency["computed_ttft_s"]["mean"] <= latency["ttft_s"]["mean"]
+        assert 0 <= latency["queue_s"]["mean"] < latency["computed_ttft_s"]["mean"] <= latency["ttft_s"]["mean"]
         assert latency["ttft_s"]["mean"] >= sum(outcome.ttft_s or 0.0 for outcome in outcomes) / len(outcomes)
 
 

@@ -30,9 +30,9 @@ def test_computed_and_given_out_are_apart(tmp_path: Path) -> None:
     # The batch is full at 0.5 and its five steps end at 1.5, 2.5, ...: the first row has its two tokens by 2.5.
     assert stamps["0"].computed == [(1.5, 1), (2.5, 1)]
     assert stamps["1"].computed == [(1.5 + step, 1) for step in range(5)]
-    assert (stamps["0"].waiting_s, stamps["1"].waiting_s) == (0.5, 0.0)
+    assert (stamps["0"].queue_s, stamps["1"].queue_s) == (0.5, 0.0)
     assert (stamps["0"].ttft_s, stamps["0"].tpot_s) == (1.5, 1.0)
-    assert [(outcome.first_token_s, outcome.end_s) for outcome in outcomes_of_log(log)] == [(5.5, 5.5), (5.5, 5.5)]
+    assert [(outcome.arrivals[0].at_s, outcome.end_s) for outcome in outcomes_of_log(log)] == [(5.5, 5.5), (5.5, 5.5)]
 
 
 def test_pauses_between_batches_that_were_due(tmp_path: Path) -> None:

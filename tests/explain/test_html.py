@@ -13,7 +13,7 @@ import pytest
 from explain.logs import LogWriter, continuous_log, poisson_arrivals, static_log
 from explain.test_timeline import A, timeline_of
 from inflight.explain import html
-from inflight.explain.timeline import SequenceLane, Span, Step, Timeline
+from inflight.explain.timeline import SequenceTrack, Span, Step, Timeline
 from inflight.metrics.ledger import Slots
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -221,7 +221,7 @@ def big_timeline(num_steps: int = 10_000, num_seats: int = 64) -> Timeline:
     """Seats that are taken again and again: 2 steps of prefill, 100 of decode on average, a gap now and then."""
     rng = random.Random(1)
     steps = tuple(Step(i, i * 0.01, i * 0.01 + 0.009, num_seats, 0, False, Slots(decode=64)) for i in range(num_steps))
-    sequences: list[SequenceLane] = []
+    sequences: list[SequenceTrack] = []
     seats = []
     for seat in range(num_seats):
         column, spans = 0, []
@@ -232,7 +232,7 @@ def big_timeline(num_steps: int = 10_000, num_seats: int = 64) -> Timeline:
                 mine += [Span(column, length, parts, len(sequences))] if length else []
                 column += length
             spans += mine
-            sequences.append(SequenceLane((f"s{seat}-{column}", 0), 256, 100, mine[0].column * 0.01, 0.0, tuple(mine)))
+            sequences.append(SequenceTrack((f"s{seat}-{column}", 0), 256, 100, mine[0].column * 0.01, 0.0, tuple(mine)))
             if rng.random() < 0.3 and column < num_steps:
                 spans.append(Span(column, 1, (("empty", 0),), None))
                 column += 1
@@ -244,7 +244,7 @@ def test_ten_thousand_steps_of_64_seats(open_page) -> None:
     content = html.draw(big_timeline())
     assert len(content) < 1_000_000
     page = open_page(content)
-    assert page.evaluate("rowHeight * lanes.length + AXIS <= height")  # all rows at once
+    assert page.evaluate("rowHeight * tracks.length + AXIS <= height")  # all rows at once
     assert page.evaluate(UNPAINTED, 5) == 0  # what is too narrow for a pixel of its own adds up to whole ones
     hover(page, 10, 0.5)
     for _ in range(40):
@@ -255,7 +255,7 @@ def test_ten_thousand_steps_of_64_seats(open_page) -> None:
     page.click("#all")
     page.evaluate("$('frame').scrollTop = 1e9")
     last = page.evaluate("labels[labels.length - 1]")
-    row = page.evaluate("lanes.length - 1 - $('frame').scrollTop / rowHeight")
+    row = page.evaluate("tracks.length - 1 - $('frame').scrollTop / rowHeight")
     assert last.split()[0] in hover(page, row, 0.9999)
 
 

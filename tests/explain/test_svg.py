@@ -48,6 +48,21 @@ def test_many_steps_are_drawn_together(tmp_path: Path, rows: str, columns: str) 
     assert len(drawn) < 500_000
 
 
+def test_a_run_can_be_drawn_on_the_axis_of_a_longer_one(tmp_path: Path) -> None:
+    timeline = timeline_of(static_log(tmp_path / "log", {"ann": (4, 3)}, 1))  # three steps, of 0.01 s each
+    left, right = _ends(svg.draw(timeline, "requests", "time"))
+    middle = (left + right) / 2
+    assert _ends(svg.draw(timeline, "requests", "time", (0.0, 0.06))) == pytest.approx((left, middle), abs=1)
+    assert _ends(svg.draw(timeline, "requests", "time", (0.01, 0.03))) == pytest.approx((left, right), abs=1)
+
+
+def _ends(drawn: str) -> tuple[float, float]:
+    """Where the first cell starts and the last one ends, in pixels."""
+    cells = [cell for group in ET.fromstring(drawn).iter(f"{SVG}g") for cell in group.iter(f"{SVG}rect")]
+    first, last = cells[0].attrib, cells[-1].attrib
+    return float(first["x"]), float(last["x"]) + float(last["width"])
+
+
 def test_names_are_escaped(tmp_path: Path) -> None:
     timeline = timeline_of(static_log(tmp_path / "log", {"<script>&\x00": (2, 2)}, 1))
     root = ET.fromstring(svg.draw(timeline, "requests"))

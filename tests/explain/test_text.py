@@ -87,7 +87,7 @@ def test_failed_steps_and_untaken_seats_are_told(tmp_path: Path) -> None:
     log.step([(A, 0, 2)], failure="torn")
     log.step([(A, 0, 2)], ended=(A,))
     drawn = text.draw(timeline_of(log.close()))
-    assert "2 steps, 0.020 s, 1 of them failed" in drawn
+    assert "2 steps (1 of them failed), 0.020 s" in drawn
     assert "seat 0 │r█│" in drawn
     assert "4 of 5 seats were never taken" in drawn
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from explain.logs import LogWriter, continuous_log, poisson_arrivals, request, served_log, static_log
-from inflight.explain.lanes import read_timeline
 from inflight.explain.log import open_log
+from inflight.explain.read_timeline import read_timeline
 from inflight.explain.timeline import Span, Timeline
 from inflight.explain.view import shares, view
 from inflight.metrics.ledger import COMPUTED, Slots
@@ -45,9 +45,9 @@ def line(spans: tuple[Span, ...]) -> str:
 def check_conservation(timeline: Timeline) -> None:
     """Both views hold each computed token once, and the seats hold every seat of every step once."""
     slots = timeline.slots
-    for lanes in (timeline.seats, [lane.spans for lane in timeline.sequences]):
+    for tracks in (timeline.seats, [track.spans for track in timeline.sequences]):
         counted: Counter[str] = Counter()
-        for spans in lanes:
+        for spans in tracks:
             cells(spans)
             for span in spans:
                 for name, num_tokens in span.parts:
@@ -63,8 +63,12 @@ def test_a_static_batch(tmp_path: Path) -> None:
     timeline = timeline_of(static_log(tmp_path / "log", {"a": (4, 3), "b": (2, 1), "c": (3, 2)}, num_seats=2))
     check_conservation(timeline)
     assert [line(spans) for spans in timeline.seats] == ["p d d p d", "_/p s s e e"]
-    assert [line(lane.spans) for lane in timeline.sequences] == ["p d d", "_/p s s", "w w w p d"]
-    assert [lane.num_new_tokens for lane in timeline.sequences] == [3, 1, 2]  # though none was released before the end
+    assert [line(track.spans) for track in timeline.sequences] == ["p d d", "_/p s s", "w w w p d"]
+    assert [track.num_new_tokens for track in timeline.sequences] == [
+        3,
+        1,
+        2,
+    ]  # though released at the end
     assert [step.num_waiting for step in timeline.steps] == [1, 1, 1, 0, 0]
     assert timeline.slots == Slots(prefill=9, decode=3, padding=2, straggler=2, seat_steps=10, dead=2, empty=2)
 
@@ -74,7 +78,7 @@ def test_without_padding_an_ended_row_leaves_its_seat_empty_until_the_batch_ends
     timeline = timeline_of(path)
     check_conservation(timeline)
     assert [line(spans) for spans in timeline.seats] == ["p d d p d", "p e e e e"]
-    assert [line(lane.spans) for lane in timeline.sequences] == ["p d d", "p e e", "w w w p d"]
+    assert [line(track.spans) for track in timeline.sequences] == ["p d d", "p e e", "w w w p d"]
 
 
 def test_a_sequence_keeps_its_seat_and_a_freed_one_is_taken(tmp_path: Path) -> None:
@@ -87,7 +91,7 @@ def test_a_sequence_keeps_its_seat_and_a_freed_one_is_taken(tmp_path: Path) -> N
     timeline = timeline_of(log.close())
     check_conservation(timeline)
     assert [[span.sequence for span in spans] for spans in timeline.seats] == [[0, 0, 2], [1, 1]]
-    assert [line(lane.spans) for lane in timeline.sequences] == ["p d", "p d d", "w w p"]
+    assert [line(track.spans) for track in timeline.sequences] == ["p d", "p d d", "w w p"]
 
 
 def test_preemption_failure_and_abort(tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_preemption_failure_and_abort(tmp_path: Path) -> None:
     log.step([(A, 4, 1), (B, 3, 1)], ended=(A, B))
     timeline = timeline_of(log.close())
     check_conservation(timeline)
-    assert [line(lane.spans) for lane in timeline.sequences] == ["p d r d e d", "p X r e r/d d", "w w w w w"]
+    assert [line(track.spans) for track in timeline.sequences] == ["p d r d e d", "p X r e r/d d", "w w w w w"]
     assert [step.failed for step in timeline.steps] == [False, False, True, False, False, False]
     assert [step.num_waiting for step in timeline.steps] == [1, 2, 1, 1, 1, 0]
     assert timeline.sequences[2].first_step_s is None
@@ -119,7 +123,7 @@ def test_a_row_aborted_in_flight_is_still_computed(tmp_path: Path) -> None:
     log.step([(B, 0, 2)], finished=(A,), ended=(B,))
     timeline = timeline_of(log.close())
     check_conservation(timeline)
-    assert [line(lane.spans) for lane in timeline.sequences] == ["p", "w p"]
+    assert [line(track.spans) for track in timeline.sequences] == ["p", "w p"]
 
 
 def test_an_aborted_row_may_stay_as_a_dead_one(tmp_path: Path) -> None:
@@ -151,7 +155,7 @@ def test_a_dead_row_keeps_its_own_seat_though_another_is_free(tmp_path: Path) ->
     assert sorted(cells(timeline.sequences[1].spans)) == [0, 1, 3]
 
 
-def test_choices_have_lanes_of_their_own(tmp_path: Path) -> None:
+def test_choices_have_tracks_of_their_own(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "log", "continuous", 2)
     log.add("a", 3, n=2)
     log.step([(A, 0, 3), (("a", 1), 0, 3)], ended=(A, ("a", 1)))
@@ -166,7 +170,7 @@ def test_who_comes_while_a_step_runs_could_not_have_joined_it(tmp_path: Path) ->
     log.add("b", 3)
     log.end(output)
     log.step([(A, 3, 1), (B, 0, 3)], ended=(A, B))
-    assert [lane.spans[0].column for lane in timeline_of(log.close()).sequences] == [0, 1]
+    assert [track.spans[0].column for track in timeline_of(log.close()).sequences] == [0, 1]
 
 
 @pytest.mark.parametrize("num_blocks", [4096, 60])  # 60: with preemptions
@@ -176,7 +180,7 @@ def test_a_real_scheduler(tmp_path: Path, num_blocks: int) -> None:
     check_conservation(timeline)
     assert timeline.slots.padding == timeline.slots.straggler == 0
     assert (timeline.slots.recompute > 0) == (num_blocks == 60)
-    classes = {name for lane in timeline.sequences for span in lane.spans for name, _ in span.parts}
+    classes = {name for track in timeline.sequences for span in track.spans for name, _ in span.parts}
     assert ("preempted" in classes) == (num_blocks == 60)
 
 
@@ -192,7 +196,7 @@ def test_a_real_request_level_scheduler(tmp_path: Path, family: type[RequestLeve
     slots = timeline.slots
     assert slots.prefill == sum(len(one.prompt_token_ids) for _, one in arrivals)
     assert slots.decode == sum(one.sampling.max_tokens - 1 for _, one in arrivals)
-    assert [lane.num_new_tokens for lane in timeline.sequences] == [one.sampling.max_tokens for _, one in arrivals]
+    assert [track.num_new_tokens for track in timeline.sequences] == [one.sampling.max_tokens for _, one in arrivals]
     assert (slots.padding > 0) == (slots.straggler > 0) == padding
     assert slots.recompute == 0
     assert slots.empty > 0
@@ -257,7 +261,7 @@ def test_the_last_of_several_engines(tmp_path: Path) -> None:
     path = static_log(tmp_path / "log", {"a": (4, 3)}, num_seats=2)
     static_log(path, {"b": (2, 1)}, num_seats=3)
     timeline = timeline_of(path)
-    assert [lane.seq_id for lane in timeline.sequences] == [B]
+    assert [track.seq_id for track in timeline.sequences] == [B]
     assert len(timeline.seats) == 3
     assert timeline.notes == ("2 engines wrote into this log, one after the other; this is the last of them",)
 
@@ -337,4 +341,4 @@ def test_a_name_is_used_again(tmp_path: Path) -> None:
     path = continuous_log(tmp_path / "log", [(0.0, request("a", 3, 2)), (9.0, request("a", 4, 3))], 2)
     timeline = timeline_of(path)
     check_conservation(timeline)
-    assert [lane.num_new_tokens for lane in timeline.sequences] == [2, 3]
+    assert [track.num_new_tokens for track in timeline.sequences] == [2, 3]

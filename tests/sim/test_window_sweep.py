@@ -70,15 +70,12 @@ def run(config, requests):
 
 
 def check_starts(batches, requests, size, window_s):
-    """start = max(engine free, min(arrival of the N-th, arrival of the oldest + window)), not a tick off.
-
-    The last arrival flushes: nobody comes after it.
-    """
+    """start = max(engine free, min(arrival of the N-th, arrival of the oldest + window)), not a tick off."""
     arrivals_s = [request.arrival_s for request in requests]
     free_s, first = 0.0, 0
     for start_s, rows, end_s in zip(batches.starts_s, batches.rows, batches.ends_s, strict=True):
         nth_s = arrivals_s[first + size - 1] if first + size <= len(arrivals_s) else math.inf
-        assert start_s == max(free_s, min(nth_s, arrivals_s[first] + window_s, arrivals_s[-1]))
+        assert start_s == max(free_s, min(nth_s, arrivals_s[first] + window_s))
         here = [request.request_id for request in requests[first:] if request.arrival_s <= start_s]
         assert rows == here[:size]
         free_s, first = end_s, first + len(rows)

@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from inflight.workload.arrivals import constant, gamma, on_off, poisson
+from inflight.workload.arrivals import constant, gamma, mean_rate_per_s, on_off, poisson
 
 NUM_DRAWS = 20_000
 RATE = 8.0
@@ -62,6 +62,11 @@ def test_nothing_arrives_between_bursts_and_bursts_are_poisson() -> None:
 
 def test_bursts_without_a_pause_are_poisson() -> None:
     assert on_off(100, RATE, 3.0, 0.0, 7) == pytest.approx(poisson(100, RATE, 7))
+
+
+def test_the_mean_rate_is_that_of_the_gaps() -> None:
+    assert mean_rate_per_s([3.0 + at / 4 for at in range(200)]) == 4.0
+    assert [mean_rate_per_s(times) for times in ([], [5.0], [5.0, 5.0])] == [None, None, None]
 
 
 @pytest.mark.parametrize(

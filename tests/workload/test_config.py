@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.config import add_flags, from_args
-from inflight.workload.config import WorkloadConfig, build_workload
+from inflight.workload.build import build_workload
+from inflight.workload.config import WorkloadConfig
 
 VOCAB_SIZE, MAX_MODEL_LEN = 1000, 128
 

@@ -35,6 +35,12 @@ def test_a_lognormal_has_its_median_and_its_p99() -> None:
     assert {min(clamped), max(clamped)} == {100, 200}
 
 
+def test_a_tail_beyond_all_numbers_ends_at_the_longest() -> None:
+    drawn = draw_lengths(parse_lengths("lognormal:1,1e308,1,10"), NUM_DRAWS)
+    assert (drawn.count(1) + drawn.count(10)) / NUM_DRAWS > 0.95
+    assert {min(drawn), max(drawn)} == {1, 10}
+
+
 def test_a_mix_has_its_shares() -> None:
     drawn = draw_lengths(Mix(((9, Fixed(5)), (1, Uniform(100, 200)))), NUM_DRAWS)
     assert sum(length == 5 for length in drawn) == pytest.approx(0.9 * NUM_DRAWS, rel=0.02)
@@ -59,7 +65,7 @@ def test_the_forms_of_a_flag(text: str, lengths: object) -> None:
     [
         "", "0", "-3", "1.5", ":5", "many", "uniform:3", "uniform:9,3", "lognormal:5,3,1,9", "lognormal:50,60,1,9",
         "normal:1,2", "0.5x3+", "0x3+1x4", "3+4", "infx3+1x4", "nanx3+1x4", "lognormal:nan,nan,1,9",
-        "lognormal:5,inf,1,9",
+        "lognormal:5,inf,1,9", "2147483648", f"lognormal:5,6,1,{10**400}",
     ],
 )  # fmt: skip
 def test_what_is_no_distribution_is_answered_with_the_forms(text: str) -> None:

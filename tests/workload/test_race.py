@@ -18,7 +18,6 @@ items = st.lists(
         item_id=st.integers().map(str),
         prompt_token_ids=st.lists(st.integers(0, 2**31 - 1), min_size=1).map(tuple),
         max_tokens=st.integers(1, 2**31 - 1),
-        arrival_s=st.floats(0, 1e9),
     ),
     min_size=1,
     unique_by=lambda item: item.item_id,
@@ -30,7 +29,6 @@ def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactor
     file = tmp_path_factory.mktemp("workload") / "work.jsonl"
     lines = [
         {"id": int(item.item_id), "prompt_token_ids": item.prompt_token_ids, "max_tokens": item.max_tokens}
-        | ({"arrival_s": item.arrival_s} if item.arrival_s else {})
         | ({"prompt": "as text"} if with_text else {})
         for item in work
     ]
@@ -49,7 +47,6 @@ def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactor
         ('{"id": 1, "prompt_token_ids": [1], "max_tokens": 0}', "max_tokens"),
         ('{"id": 1, "prompt_token_ids": [1], "max_tokens": 1.5}', "max_tokens"),
         ('{"id": 1, "prompt_token_ids": [1]}', "max_tokens"),
-        ('{"id": 1, "prompt_token_ids": [1], "max_tokens": 1, "arrival_s": -1}', "arrival_s"),
         ('{"id": null, "prompt_token_ids": [1], "max_tokens": 1}', "id"),
         ('{"id": "7", "prompt_token_ids": [1], "max_tokens": 1}', "that of line 1"),
         ("\xff", "line 3"),

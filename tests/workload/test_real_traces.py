@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from inflight.workload.arrivals import mean_rate_per_s
 from inflight.workload.prompts import make_prompts, random_pool, text_prompts
 from inflight.workload.shape import clip, scale_lengths
-from inflight.workload.trace import describe, mean_rate_per_s, read_trace
+from inflight.workload.trace import describe, read_trace
 
 DATA = os.environ.get("INFLIGHT_DATA_DIR")
 pytestmark = pytest.mark.skipif(DATA is None, reason="INFLIGHT_DATA_DIR is not set")
@@ -23,7 +24,7 @@ def test_azure_2023() -> None:
     trace = read_trace(Path(DATA or "") / "azure_llm_2023_conv.csv", "azure")
     assert len(trace) == 19_366
     assert "prompt tokens p50 1,020 p99 4,142; output tokens p50 129 p99 601" in describe(trace)
-    assert mean_rate_per_s(trace) == pytest.approx(19_365 / 3501.721937)
+    assert mean_rate_per_s([request.arrival_s for request in trace]) == pytest.approx(19_365 / 3501.721937)
 
 
 def test_mooncake_and_its_sharing_survives_being_scaled_into_prompts() -> None:

@@ -7,11 +7,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from inflight.workload.arrivals import mean_rate_per_s
 from inflight.workload.shape import arrive_at, clip, scale_lengths, scale_rate
-from inflight.workload.trace import Trace, TraceRequest, mean_rate_per_s
+from inflight.workload.trace import Trace, TraceRequest
 from workload.traces import traces
 
 factors = st.floats(0.01, 10)
+
+
+def rate_of(trace: Trace) -> float | None:
+    return mean_rate_per_s([request.arrival_s for request in trace])
 
 
 @given(traces(), factors)
@@ -34,6 +39,11 @@ def test_lengths_are_scaled_and_rounded_and_blocks_as_wholes(trace: Trace, facto
     assert scaled.notes == (f"lengths x {factor:g}",)
 
 
+def test_no_factor_is_too_large() -> None:
+    scaled = scale_lengths(Trace((TraceRequest(0.0, 3, 5),)), 1e308)
+    assert clip(scaled, 100).requests == (TraceRequest(0.0, 50, 50),)
+
+
 @given(traces())
 def test_a_factor_of_one_changes_nothing(trace: Trace) -> None:
     assert scale_lengths(trace, 1.0).requests == trace.requests
@@ -41,10 +51,10 @@ def test_a_factor_of_one_changes_nothing(trace: Trace) -> None:
 
 @given(traces(min_size=2), st.floats(1e-3, 1e3))
 def test_the_rate_is_as_asked_and_gaps_keep_their_proportion(trace: Trace, rate: float) -> None:
-    rate_before = mean_rate_per_s(trace)
+    rate_before = rate_of(trace)
     assume(rate_before is not None and rate_before < math.inf)
     scaled = scale_rate(trace, rate)
-    rate_after = mean_rate_per_s(scaled)
+    rate_after = rate_of(scaled)
     assert rate_after is not None
     start_s = trace.requests[0].arrival_s
     last_s = scaled.requests[-1].arrival_s

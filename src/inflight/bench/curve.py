@@ -15,8 +15,9 @@ from inflight.bench.machine import versions
 from inflight.bench.outcome import Outcome
 from inflight.bench.serve import run_with_bar, warm_up
 from inflight.bench.target import Target, TargetConfig, open_target
-from inflight.metrics.slo import Slo
-from inflight.workload.config import WorkloadConfig, build_workload
+from inflight.metrics.slo import SLO_HELP, Slo
+from inflight.workload.build import build_workload
+from inflight.workload.config import WorkloadConfig
 from inflight.workload.item import WorkItem
 
 MIN_REQUESTS = 8  # of a level
@@ -38,9 +39,7 @@ class CurveConfig:
         default=4, metadata={"help": f"requests of each caller; from 1 (a level has at least {MIN_REQUESTS})"}
     )
     repeats: int = field(default=3, metadata={"help": "runs of each level, from 1; intervals need 2"})
-    slo: tuple[str, ...] = field(
-        default=(), metadata={"help": "what a good request keeps, in seconds: any of ttft:0.5 tpot:0.1 e2el:5"}
-    )
+    slo: tuple[str, ...] = field(default=(), metadata={"help": SLO_HELP})
     out: Path = field(default=Path("curve"), metadata={"help": "where to write: OUT.csv, OUT.svg and OUT.png"})
 
     def __post_init__(self) -> None:
@@ -72,8 +71,10 @@ def bench_curve(
     to an engine: there every run has one of its own. Raises what ``bench_serve`` raises, ``InflightError`` for a run
     without an answer, and ``KeyboardInterrupt`` for one that was broken off.
     """
-    if workload_config.arrival_used not in (None, "replay"):
-        raise ValueError("a curve has callers that wait for their answers, and no request_rate")
+    if workload_config.request_rate is not None or workload_config.arrival is not None:
+        raise ValueError("a curve has callers that wait for their answers: no request_rate, no arrival")
+    if (size := _size_field(engine_values)) in engine_values:
+        raise ValueError(f"the curve sets {size} itself: to each of its levels")
     runs: dict[int, list[list[Outcome]]] = {level: [] for level in config.levels}
     about: dict[str, Any] = {}
     pools: dict[int, Iterator[WorkItem]] = {}
@@ -93,18 +94,23 @@ def bench_curve(
     return report
 
 
+def _size_field(engine_values: Mapping[str, Any]) -> str | None:
+    """What a level sets in an engine whose batches have a size; None: they have none."""
+    return BATCH_SIZES.get(engine_values.get("scheduler", ""))
+
+
 def _rounds(
     config: CurveConfig, target_config: TargetConfig, engine_values: Mapping[str, Any]
 ) -> Generator[tuple[int, int, Target], None, None]:
     """Each run as (number of the round, level, what to run it on)."""
     plan = [(number, level) for number in range(config.repeats) for level in config.levels]
-    scheduler = engine_values.get("scheduler", "continuous")
-    if scheduler in BATCH_SIZES:
+    own = target_config.base_url is None
+    if own and (size := _size_field(engine_values)) is not None:
         for number, level in plan:
-            with open_target(target_config, {**engine_values, BATCH_SIZES[scheduler]: level}) as target:
+            with open_target(target_config, {**engine_values, size: level}) as target:
                 yield number, level, target
         return
-    if target_config.base_url is None:  # the default number of seats would end the curve
+    if own:  # the default number of seats would end the curve
         engine_values = {"max_num_seqs": config.levels[-1], **engine_values}
     with open_target(target_config, engine_values) as target:
         for number, level in plan:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -50,11 +49,9 @@ class Endpoint:
     form: Form = field(default_factory=Form)
     extra_body: Mapping[str, Any] = field(default_factory=dict)
 
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[httpx.AsyncClient]:
+    def connect(self) -> httpx.AsyncClient:
         """A client with as many connections as are wanted."""
-        async with connect(self.base_url, self.api_key) as http:
-            yield http
+        return connect(self.base_url, self.api_key)
 
     def body(self, item: WorkItem) -> bytes:
         """The body of the request for one item."""
@@ -117,7 +114,7 @@ def connect(base_url: str, api_key: str | None) -> httpx.AsyncClient:
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key}"
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    encrypted = base_url.startswith("https:")  # certificates take a while to load
+    encrypted = httpx.URL(base_url).scheme == "https"  # certificates take a while to load
     return httpx.AsyncClient(base_url=base_url, headers=headers, timeout=None, limits=limits, verify=encrypted)
 
 
@@ -128,15 +125,16 @@ async def _refusal(response: httpx.Response) -> RequestError | None:
         return None
     text = (await response.aread()).decode(errors="replace").strip()[:_MAX_QUOTED_CHARS]
     if response.status_code != 200:
-        wait = response.headers.get("retry-after")
-        after = "" if wait is None else f" (Retry-After: {wait})"
-        return RequestError(ErrorKind.HTTP_STATUS, f"{response.status_code}{after}: {text}")
+        told = [
+            f" ({name}: {response.headers[name]})" for name in ("Retry-After", "Location") if name in response.headers
+        ]
+        return RequestError(ErrorKind.HTTP_STATUS, f"{response.status_code}{''.join(told)}: {text}")
     return RequestError(ErrorKind.MALFORMED, f"the answer is {kind or 'of no type'}, not text/event-stream: {text!r}")
 
 
 async def _read(response: httpx.Response, answer: StreamedAnswer) -> None:
     reader = SSEReader()
-    async for piece in response.aiter_raw():
+    async for piece in response.aiter_bytes():
         at_s = time.monotonic()
         for data in reader.feed(piece):
             answer.take(data, at_s)
@@ -149,13 +147,15 @@ async def first_model(base_url: str, api_key: str | None) -> tuple[str, int | No
     """
     try:
         async with connect(base_url, api_key) as http, asyncio.timeout(30):
-            response = (await http.get("/v1/models")).raise_for_status()
+            response = await http.get("/v1/models")
+        if response.status_code != 200:
+            raise InflightError(f"{base_url}/v1/models answers with {response.status_code}, not 200")
         model = response.json()["data"][0]
         max_len = model.get("max_model_len")
-        return str(model["id"]), max_len if isinstance(max_len, int) else None
+        return str(model["id"]), max_len if isinstance(max_len, int) and max_len > 0 else None
     except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError) as error:
         raise InflightError(f"{base_url}/v1/models does not answer: {type(error).__name__}: {error}") from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InflightError(f"{base_url}/v1/models names no model") from error
 
 

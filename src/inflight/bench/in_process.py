@@ -6,15 +6,16 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-from inflight.bench.outcome import Arrival, ErrorKind, Outcome, RequestError
-from inflight.core.errors import InflightError, Rejected
-from inflight.core.output import MAIN_LANE, FinishReason, Idle, SchedulerOutput
-from inflight.core.request import Request, TokenId
+from inflight.bench.call import Call
+from inflight.bench.outcome import Outcome
+from inflight.core.errors import InflightError, Rejected, StepFailed
+from inflight.core.output import MAIN_LANE, Idle, SchedulerOutput, StepResult
 from inflight.engine.events import ChoiceDelta
 from inflight.engine.loop import Engine
 from inflight.workload.item import WorkItem
+
+OnStep = Callable[[SchedulerOutput, StepResult | StepFailed, float], None]  # a step, its result, when it ended
 
 
 def run_in_process(
@@ -22,7 +23,7 @@ def run_in_process(
     items: Sequence[WorkItem],
     max_concurrency: int | None = None,
     progress: Callable[[Outcome], None] | None = None,
-    on_step: Callable[[SchedulerOutput, float], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> list[Outcome]:
     """Send each item when it arrives, counted from now, and run steps until all have ended; in order of their ends.
 
@@ -33,37 +34,11 @@ def run_in_process(
     A scheduler that waits for more requests than can come, because no item is left or no caller is free, is told so.
 
     Every item is greedy and gets exactly ``max_tokens`` tokens. One that is refused or fails has an error in its
-    outcome, and the run goes on. ``progress`` is told each outcome, ``on_step`` each step and when it ended. After
-    Ctrl-C the rest is given up: there are fewer outcomes than items. Raises ``InflightError`` if the scheduler has
-    requests and will never run them.
+    outcome, and the run goes on. ``progress`` is told each outcome, ``on_step`` each step. After Ctrl-C the rest is
+    given up: there are fewer outcomes than items. Raises ``InflightError`` if the scheduler has requests and will
+    never run them.
     """
     return _Run(engine, items, max_concurrency, progress, on_step).run()
-
-
-@dataclass(slots=True)
-class _Call:
-    """A request in the engine, and what it has given so far."""
-
-    item: WorkItem
-    scheduled_s: float
-    due_s: float
-    arrivals: list[Arrival] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[TokenId] = field(default_factory=list)
-
-    def outcome(self, end_s: float, error: RequestError | None) -> Outcome:
-        return Outcome(
-            item_id=self.item.item_id,
-            num_prompt_tokens=len(self.item.prompt_token_ids),
-            scheduled_s=self.scheduled_s,
-            due_s=self.due_s,
-            sent_s=self.due_s,
-            arrivals=tuple(self.arrivals),
-            end_s=end_s,
-            text="".join(self.texts),
-            token_ids=tuple(self.token_ids),
-            error=error,
-        )
 
 
 class _Run:
@@ -73,7 +48,7 @@ class _Run:
         items: Sequence[WorkItem],
         max_concurrency: int | None,
         progress: Callable[[Outcome], None] | None,
-        on_step: Callable[[SchedulerOutput, float], None] | None,
+        on_step: OnStep | None,
     ) -> None:
         self._engine = engine
         self._progress = progress
@@ -81,7 +56,7 @@ class _Run:
         self._start_s = time.monotonic()
         self._pending = deque(sorted(items, key=lambda item: item.arrival_s))
         self._free_since = [self._start_s] * min(max_concurrency or len(items), len(items))  # callers; a heap
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, Call] = {}
         self._done: list[Outcome] = []
 
     def run(self) -> list[Outcome]:
@@ -108,11 +83,12 @@ class _Run:
 
     def _step(self, output: SchedulerOutput) -> None:
         core = self._engine.core
-        deltas = core.finish(output, core.execute(output))
+        result = core.execute(output)
+        deltas = core.finish(output, result)
         now_s = time.monotonic()
         self._engine.collector.drain()  # nobody asks for the engine's own metrics, and they would pile up
         if self._on_step is not None:
-            self._on_step(output, now_s)
+            self._on_step(output, result, now_s)
         self._take(deltas, now_s)
 
     def _next_due_s(self) -> float | None:
@@ -127,18 +103,13 @@ class _Run:
         while (due_s := self._next_due_s()) is not None and due_s <= now_s:
             item = self._pending.popleft()
             heapq.heappop(self._free_since)
-            call = _Call(item, self._start_s + item.arrival_s, due_s)
+            call = Call(item.item_id, len(item.prompt_token_ids), self._start_s + item.arrival_s, due_s)
             try:
-                request = Request(
-                    request_id=item.item_id,
-                    prompt_token_ids=item.prompt_token_ids,
-                    sampling=item.sampling,
-                    arrival_s=due_s,
-                )
+                request = item.request(due_s)
                 request.check_token_ids(self._engine.info.vocab_size)
                 self._engine.core.add(request)
             except Rejected as no:
-                self._end(call, now_s, RequestError(ErrorKind.REFUSED, no.message))
+                self._end(call.refused(now_s, no.message))
             else:
                 self._calls[item.item_id] = call
 
@@ -148,18 +119,13 @@ class _Run:
 
     def _take(self, deltas: Sequence[ChoiceDelta], now_s: float) -> None:
         for delta in deltas:
-            call = self._calls[delta.seq_id[0]]
-            if delta.tokens:
-                call.arrivals.append(Arrival(now_s, len(delta.tokens)))
-                call.token_ids += [token.token_id for token in delta.tokens]
-            call.texts.append(delta.text)
-            if delta.finish_reason is not None:
-                del self._calls[call.item.item_id]
-                failed = delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
-                self._end(call, now_s, RequestError(ErrorKind.FAILED, delta.error or "given up") if failed else None)
+            request_id = delta.seq_id[0]
+            if (outcome := self._calls[request_id].take(delta, now_s, delta.text)) is not None:
+                del self._calls[request_id]
+                self._end(outcome)
 
-    def _end(self, call: _Call, end_s: float, error: RequestError | None) -> None:
-        heapq.heappush(self._free_since, end_s)
-        self._done.append(call.outcome(end_s, error))
+    def _end(self, outcome: Outcome) -> None:
+        heapq.heappush(self._free_since, outcome.end_s)
+        self._done.append(outcome)
         if self._progress is not None:
-            self._progress(self._done[-1])
+            self._progress(outcome)

@@ -1,4 +1,4 @@
-"""Where a throughput curve stops rising: the knee, the plateau, the level that keeps an objective, the Pareto front."""
+"""Where a throughput curve stops rising: the knee, the plateau, the Pareto front."""
 
 from __future__ import annotations
 

@@ -58,11 +58,6 @@ class Outcome:
         return sum(arrival.num_tokens for arrival in self.arrivals)
 
     @property
-    def first_token_s(self) -> float | None:
-        """When the first token came."""
-        return self.arrivals[0].at_s if self.arrivals else None
-
-    @property
     def ttft_s(self) -> float | None:
         """Time to first token: first token - sent. None without a token."""
         return self.arrivals[0].at_s - self.sent_s if self.arrivals else None

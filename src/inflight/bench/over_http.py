@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,10 @@ import psutil
 
 from inflight.bench.figures import Answer, Figures, Usage, figures
 from inflight.bench.process import cpu_s, forget_peak, num_cpus, peak_bytes
-from inflight.config import flag
+from inflight.config import EngineConfig, flag
 from inflight.core.errors import InflightError
 from inflight.metrics.definitions import BATCH_TOKENS
+from inflight.schedulers.config import StaticConfig
 from inflight.workload.item import WorkItem
 
 STOP_S = 30.0  # from being told to stop to being killed
@@ -48,6 +49,15 @@ def as_flags(values: Mapping[str, Any]) -> list[str]:
     return [*flags, *([values["model"]] if values.get("model") is not None else [])]
 
 
+def check_static_leaves(config: EngineConfig) -> None:
+    """Raise ``ValueError`` for a server whose last batch would wait for ever to be filled."""
+    if isinstance(config.scheduler, StaticConfig) and config.scheduler.fill_timeout_ms is None:
+        raise ValueError(
+            "over HTTP nobody tells a static batch that no more requests come: give --fill-timeout-ms, or run in this "
+            "process"
+        )
+
+
 @contextmanager
 def serving(values: Mapping[str, Any]) -> Iterator[Server]:
     """Start a server on a free port, with settings by field name, and stop it in the end.
@@ -72,8 +82,9 @@ def serving(values: Mapping[str, Any]) -> Iterator[Server]:
         finally:
             process.terminate()
             try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_S)
+            finally:  # after a Ctrl-C too; one that has ended does not mind
                 process.kill()
 
 

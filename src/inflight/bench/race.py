@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,10 @@ import msgspec
 
 from inflight.assemble import assemble
 from inflight.bench.figures import Figures, medians
+from inflight.bench.interruptible import run_interruptible
 from inflight.bench.machine import versions
 from inflight.bench.offline import OfflineRunner
-from inflight.bench.over_http import max_model_len, run_over_http, serving
+from inflight.bench.over_http import check_static_leaves, max_model_len, run_over_http, serving
 from inflight.config import EngineConfig, from_values
 from inflight.hub.resolve import ModelFiles, resolve
 from inflight.text.tokenizer import Tokenizer
@@ -68,6 +67,8 @@ def race(config: RaceConfig, engine_values: Mapping[str, Any]) -> dict[str, Any]
     """
     values = {"max_num_waiting_seqs": None, **engine_values}
     engine_config = from_values(EngineConfig, values)
+    if config.http:
+        check_static_leaves(engine_config)
     files = resolve(engine_config.model)
     tokenizer = Tokenizer.load(files.path)
     workload = (
@@ -76,7 +77,7 @@ def race(config: RaceConfig, engine_values: Mapping[str, Any]) -> dict[str, Any]
         else read_workload(config.workload)
     )
     runs = (
-        asyncio.run(_over_http(config, workload, tokenizer, values))
+        _over_http(config, workload, tokenizer, values)
         if config.http
         else _offline(config, workload, tokenizer, engine_config, files)
     )
@@ -108,17 +109,11 @@ def _offline(
         engine.close()
 
 
-async def _over_http(
-    config: RaceConfig, workload: list[WorkItem], tokenizer: Tokenizer, values: Mapping[str, Any]
-) -> _Runs:
+def _over_http(config: RaceConfig, workload: list[WorkItem], tokenizer: Tokenizer, values: Mapping[str, Any]) -> _Runs:
+    num_callers = config.num_callers or len(workload)
     with serving(values) as server:
-        check_fits(workload, tokenizer.vocab_size, await max_model_len(server))
-        run = partial(run_over_http, server, workload, config.num_callers or len(workload))
-        _say("warm-up", await run())
-        runs = []
-        for number in range(config.repeats):
-            runs.append(await run())
-            _say(f"run {number + 1} of {config.repeats}", runs[-1])
+        check_fits(workload, tokenizer.vocab_size, run_interruptible(max_model_len(server)))
+        runs = _repeat(lambda: run_interruptible(run_over_http(server, workload, num_callers)), config.repeats)
     return _Runs(runs, {"notes": list(server.banner)})
 
 

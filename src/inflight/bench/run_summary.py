@@ -17,7 +17,7 @@ import numpy as np
 
 from inflight.bench.outcome import Outcome
 from inflight.metrics.slo import Slo
-from inflight.metrics.summary import QUANTILES, summarize
+from inflight.metrics.summary import QUANTILES, enough_for
 
 
 def summarize_run(outcomes: Sequence[Outcome], duration_s: float, slo: Slo | None = None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def summarize_run(outcomes: Sequence[Outcome], duration_s: float, slo: Slo | Non
         "requests_per_minute": _defined(60 * len(answered) * per_second),
         "amortised_ms_per_token": 1e3 * duration_s / num_output if num_output else None,
         "user_tokens_per_s": _user_tokens_per_s(answered),
-        "jain_index_of_e2el_per_token": jain_index(
+        "jain_index_of_e2e_per_output_token": jain_index(
             [outcome.e2el_s / outcome.num_output_tokens for outcome in answered if outcome.num_output_tokens]
         ),
         "num_counted_by_chunks": sum(not outcome.counted for outcome in answered),
@@ -69,7 +69,7 @@ def summarize_run(outcomes: Sequence[Outcome], duration_s: float, slo: Slo | Non
             f"p{quantile * 100:g}_{name}_ms"
             for name, of_metric in samples_s.items()
             for quantile in QUANTILES
-            if not summarize(of_metric).enough_for(quantile)
+            if not enough_for(len(of_metric), quantile)
         ],
         "errors_by_kind": dict(Counter(outcome.error.kind.value for outcome in outcomes if outcome.error is not None)),
         "send_lag_ms": _three_ms(outcome.sent_s - outcome.due_s for outcome in outcomes),

@@ -14,8 +14,10 @@ from inflight.bench.machine import versions
 from inflight.bench.outcome import Outcome, run_duration_s
 from inflight.bench.run_summary import details, summarize_run
 from inflight.bench.target import Target, TargetConfig, open_target
-from inflight.metrics.slo import Slo
-from inflight.workload.config import WorkloadConfig, build_workload
+from inflight.metrics.slo import SLO_HELP, Slo
+from inflight.workload.arrivals import mean_rate_per_s
+from inflight.workload.build import build_workload
+from inflight.workload.config import WorkloadConfig
 from inflight.workload.item import WorkItem
 
 
@@ -31,9 +33,7 @@ class ServeConfig:
         },
     )
     num_warmups: int = field(default=1, metadata={"help": "requests before the run, which are not counted; from 0"})
-    slo: tuple[str, ...] = field(
-        default=(), metadata={"help": "what a good request keeps, in seconds: any of ttft:0.5 tpot:0.1 e2el:5"}
-    )
+    slo: tuple[str, ...] = field(default=(), metadata={"help": SLO_HELP})
     save_detailed: bool = field(
         default=False, metadata={"help": "put every request's times, lengths, text and error into the report"}
     )
@@ -124,5 +124,5 @@ def _rate(config: WorkloadConfig, items: Sequence[WorkItem]) -> float | str:
     """Requests per second as asked for; of a trace with its own times the mean; ``inf``: all at once."""
     if config.request_rate is not None and config.request_rate < float("inf"):
         return config.request_rate
-    span_s = items[-1].arrival_s - items[0].arrival_s
-    return (len(items) - 1) / span_s if span_s > 0 else "inf"
+    rate = mean_rate_per_s([item.arrival_s for item in items])
+    return "inf" if rate is None else rate

@@ -21,7 +21,7 @@ def serve_text(report: Mapping[str, Any]) -> str:
 
 def _head(report: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     failed = ", ".join(f"{kind} {count}" for kind, count in sorted(own["errors_by_kind"].items()))
-    lines = [f"model          {report['model_id']}, {report['backend']}", *(f"target         {own['target'][0]}",)]
+    lines = [f"model          {report['model_id']}, {report['backend']}", f"target         {own['target'][0]}"]
     lines += [f"workload       {note}" for note in own["workload"]]
     lines.append(
         f"requests       {report['completed']} answered, {report['failed']} failed"
@@ -45,8 +45,8 @@ def _rates(report: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"amortised      {_number(own['amortised_ms_per_token'])} ms/token: duration over output tokens, no latency"
         )
-    if own["jain_index_of_e2el_per_token"] is not None:
-        lines.append(f"fairness       {own['jain_index_of_e2el_per_token']:.3f} (Jain) of E2E per output token")
+    if own["jain_index_of_e2e_per_output_token"] is not None:
+        lines.append(f"fairness       {own['jain_index_of_e2e_per_output_token']:.3f} (Jain) of E2E per output token")
     if own["slo"] is not None:
         share = "none were sent" if own["good_share"] is None else f"{own['good_share']:.1%} of all sent"
         lines.append(f"goodput        {_number(report['request_goodput'])} requests/s, {share}: {own['slo']}")

@@ -15,7 +15,7 @@ class SSEReader:
     """
 
     def __init__(self) -> None:
-        self._rest = b""  # of a line that has not ended
+        self._rest: list[bytes] = []  # the pieces of a line that has not ended
         self._data: list[bytes] = []  # of an event that has not ended
         self._after_cr = False  # a line feed that comes now belongs to the line that has ended
         self._at_start = True
@@ -27,7 +27,12 @@ class SSEReader:
         if self._after_cr and piece.startswith(b"\n"):
             piece = piece[1:]
         self._after_cr = piece.endswith(b"\r")
-        *lines, self._rest = _LINE_END.split(self._rest + piece)
+        first, *others = _LINE_END.split(piece)
+        self._rest.append(first)
+        if not others:
+            return []
+        lines = [b"".join(self._rest), *others[:-1]]
+        self._rest = [others[-1]]
         return [data for line in lines if (data := self._line(line)) is not None]
 
     def _line(self, line: bytes) -> bytes | None:

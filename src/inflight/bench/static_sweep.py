@@ -11,8 +11,8 @@ from inflight.assemble import assemble
 from inflight.bench.in_process import run_in_process
 from inflight.bench.machine import versions
 from inflight.config import EngineConfig, from_values
-from inflight.core.errors import InflightError
-from inflight.core.output import SchedulerOutput
+from inflight.core.errors import InflightError, StepFailed
+from inflight.core.output import SchedulerOutput, StepResult
 from inflight.hub.resolve import ModelFiles, resolve
 from inflight.text.tokenizer import Tokenizer
 from inflight.workload.item import WorkItem
@@ -115,16 +115,16 @@ def _run(
     items = [WorkItem(str(index), prompt, num_output_tokens) for index in range(batch_size)]
     ends_s: list[float] = []  # of the steps that gave tokens
 
-    def on_step(output: SchedulerOutput, at_s: float) -> None:
+    def on_step(output: SchedulerOutput, result: StepResult | StepFailed, at_s: float) -> None:
         if any(row.num_logits for row in output.scheduled):
-            ends_s.append(at_s)
+            ends_s.append(time.perf_counter())
 
     engine = assemble(config, files, tokenizer)
     try:
         run_in_process(engine, items)
-        start_s, start = time.monotonic(), time.perf_counter()
+        start_s = time.perf_counter()
         outcomes = run_in_process(engine, items, on_step=on_step)
-        duration_s = time.perf_counter() - start
+        duration_s = time.perf_counter() - start_s
     finally:
         engine.close()
     if len(outcomes) < len(items):

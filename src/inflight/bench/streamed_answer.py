@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -32,8 +32,8 @@ class _Choice(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    completion_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class _Chunk(msgspec.Struct):
@@ -44,7 +44,7 @@ class _Chunk(msgspec.Struct):
     message: str | None = None
 
 
-class _Arrival(NamedTuple):
+class _Seen(NamedTuple):
     """A chunk with a choice. ``num_tokens_so_far``: None unless the chunk carries a usage of its own."""
 
     at_s: float
@@ -75,7 +75,7 @@ class StreamedAnswer:
         self.num_prompt_tokens: int | None = None  # as the server counts them; None: not told
         self.num_tokens: int | None = None  # of the output, likewise
         self._texts: list[str] = []
-        self._chunks: list[_Arrival] = []
+        self._chunks: list[_Seen] = []
 
     @property
     def text(self) -> str:
@@ -94,7 +94,7 @@ class StreamedAnswer:
             return
         try:
             chunk = _decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             quoted = data.decode(errors="replace")[:_MAX_QUOTED_CHARS]
             raise MalformedAnswer(f"{error}: {quoted!r}") from error
         if chunk.error is not None or chunk.object == "error":
@@ -111,7 +111,7 @@ class StreamedAnswer:
             if choice.delta is not None:
                 text += (choice.delta.reasoning_content or "") + (choice.delta.content or "")
             self._texts.append(text)
-            self._chunks.append(_Arrival(at_s, bool(text), choice.finish_reason is not None, told))
+            self._chunks.append(_Seen(at_s, bool(text), choice.finish_reason is not None, told))
 
     def arrivals(self) -> tuple[Arrival, ...]:
         """When the tokens came, by the rules above."""

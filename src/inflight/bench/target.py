@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import msgspec
 
 from inflight.assemble import assemble
 from inflight.bench.endpoint import CHAT, COMPLETIONS, Endpoint, Form, first_model, probed
 from inflight.bench.in_process import run_in_process
+from inflight.bench.interruptible import run_interruptible
 from inflight.bench.load import run_load
 from inflight.bench.outcome import Outcome
-from inflight.bench.over_http import serving
+from inflight.bench.over_http import check_static_leaves, serving
 from inflight.config import EngineConfig, flag, from_values
 from inflight.hub.resolve import ModelFiles, resolve
 from inflight.text.tokenizer import Tokenizer
@@ -58,8 +59,8 @@ class TargetConfig:
     request_timeout_s: float = field(default=600.0, metadata={"help": "seconds that a request may take, above 0"})
 
     def __post_init__(self) -> None:
-        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
-            raise ValueError(f"base_url must start with http:// or https://, got {self.base_url!r}")
+        if self.base_url is not None:
+            _check_url(self.base_url)
         if self.base_url is not None and self.in_process:
             raise ValueError("base_url and in_process exclude each other")
         if self.base_url is None and self.tokenizer is not None:
@@ -74,6 +75,17 @@ class TargetConfig:
             return msgspec.json.decode(self.extra_body or "{}", type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise ValueError(f"extra_body must be a JSON object: {error}") from None
+
+
+def _check_url(text: str) -> None:
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"base_url is no URL: {error}, got {text!r}") from None
+    if url.scheme not in ("http", "https") or not url.host or (url.port or 0) > 65535:
+        raise ValueError(f"base_url must be http:// or https:// with a host and a port that there is, got {text!r}")
+    if url.query or url.fragment:
+        raise ValueError(f"base_url must end with its path, got {text!r}")
 
 
 Progress = Callable[[Outcome], None]
@@ -106,17 +118,15 @@ def open_target(config: TargetConfig, engine_values: Mapping[str, Any]) -> Itera
         if others := sorted(engine_values.keys() - {"model"}):
             raise ValueError(f"{flag(others[0])} is an engine's, and with --base-url there is none in our hands")
         key = config.api_key or os.environ.get("OPENAI_API_KEY")
+        if key is not None and not (key.isascii() and key.isprintable()):  # it would be quoted as no header's value
+            raise ValueError("the API key must be printable ASCII, without a line end")
         base_url = config.base_url.rstrip("/").removesuffix("/v1")
         yield _over_http(config, base_url, key, engine_values.get("model"), resolve(config.tokenizer), probe=True)
         return
     engine_config = from_values(EngineConfig, engine_values)
     files = resolve(engine_config.model)
     if not config.in_process:
-        if engine_values.get("scheduler") == "static" and engine_values.get("fill_timeout_ms") is None:
-            raise ValueError(
-                "over HTTP nobody tells a static batch that no more requests come: give --fill-timeout-ms, or "
-                "--in-process"
-            )
+        check_static_leaves(engine_config)
         with serving(engine_values) as server:
             yield _over_http(config, server.url, None, None, files, probe=False)
         return
@@ -158,7 +168,7 @@ def _over_http(
             endpoint = await probed(endpoint, WorkItem("probe", tuple(tokenizer.encode(PROBE)), 1))
         return endpoint, max_len
 
-    endpoint, max_len = asyncio.run(reach())
+    endpoint, max_len = run_interruptible(reach())
     return Target(
         backend="openai-chat" if config.endpoint == CHAT else "openai",
         model_id=endpoint.model,
@@ -167,5 +177,5 @@ def _over_http(
         vocab_size=tokenizer.vocab_size,
         max_model_len=NO_LIMIT if max_len is None else max_len,
         notes=(f"{base_url}{config.endpoint}: {endpoint.form}",),
-        run=lambda items, max_concurrency, progress: asyncio.run(run_load(endpoint, items, max_concurrency, progress)),
+        run=lambda items, callers, progress: run_interruptible(run_load(endpoint, items, callers, progress)),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,37 +16,22 @@ from inflight.bench import curve, curve_report, kernels, race, serve, serve_text
 from inflight.bench.target import TargetConfig
 from inflight.workload.config import WorkloadConfig
 
-BENCHMARKS = {  # name: what it does
-    "engine": "run the same work several times, in this process or over HTTP",
-    "serve": "put a load on a server, as its callers would, and report what they saw",
-    "curve": "throughput and latency at every number of callers, and where it stops to pay",
-    "static-sweep": "one static batch of the same prompt, at every batch size",
-    "kernels": "hold each kernel against what the machine can do (a roofline table)",
-}
-_CONFIGS: dict[str, tuple[type, ...]] = {
-    "engine": (race.RaceConfig, config.EngineConfig),
-    "serve": (serve.ServeConfig, TargetConfig, WorkloadConfig, config.EngineConfig),
-    "curve": (curve.CurveConfig, TargetConfig, WorkloadConfig, config.EngineConfig),
-    "static-sweep": (static_sweep.SweepConfig, config.EngineConfig),
-    "kernels": (kernels.KernelsConfig,),
-}
-
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add what this command takes."""
     parser.set_defaults(json=None)
     subparsers = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK", prog="inflight bench")
-    for name, does in BENCHMARKS.items():
-        subparser = subparsers.add_parser(name, help=does, description=does, allow_abbrev=False)
+    for name, benchmark in BENCHMARKS.items():
+        subparser = subparsers.add_parser(name, help=benchmark.does, description=benchmark.does, allow_abbrev=False)
         subparser.add_argument("--json", type=Path, metavar="OUT", help="write the whole report to this file")
-        for one in _CONFIGS[name]:
+        for one in benchmark.configs:
             config.add_flags(subparser, one)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark, print its figures, and write the report where that was asked for."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # no server is left behind
-    report = _RUN[args.benchmark](args)
+    report = BENCHMARKS[args.benchmark].run(args)
     if args.json is not None:
         _write(args.json, report)
     if report.get("inflight", {}).get("num_not_ended"):
@@ -102,9 +87,39 @@ def _kernels(args: argparse.Namespace) -> Mapping[str, Any]:
     return report
 
 
-_RUN = {"engine": _engine, "serve": _serve, "curve": _curve, "static-sweep": _static_sweep, "kernels": _kernels}
-
-
 def _write(path: Path, report: Mapping[str, Any]) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     print(f"the report is in {path}", file=sys.stderr)
+
+
+class Benchmark(NamedTuple):
+    """What it does, where its flags come from, and how it is run: it prints its figures and returns the report."""
+
+    does: str
+    configs: tuple[type, ...]
+    run: Callable[[argparse.Namespace], Mapping[str, Any]]
+
+
+BENCHMARKS = {
+    "engine": Benchmark(
+        "run the same work several times, in this process or over HTTP", (race.RaceConfig, config.EngineConfig), _engine
+    ),
+    "serve": Benchmark(
+        "put a load on a server, as its callers would, and report what they saw",
+        (serve.ServeConfig, TargetConfig, WorkloadConfig, config.EngineConfig),
+        _serve,
+    ),
+    "curve": Benchmark(
+        "throughput and latency at every number of callers, and where it stops to pay",
+        (curve.CurveConfig, TargetConfig, WorkloadConfig, config.EngineConfig),
+        _curve,
+    ),
+    "static-sweep": Benchmark(
+        "one static batch of the same prompt, at every batch size",
+        (static_sweep.SweepConfig, config.EngineConfig),
+        _static_sweep,
+    ),
+    "kernels": Benchmark(
+        "hold each kernel against what the machine can do (a roofline table)", (kernels.KernelsConfig,), _kernels
+    ),
+}

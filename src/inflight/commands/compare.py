@@ -6,16 +6,17 @@ import argparse
 import sys
 
 from inflight import config
-from inflight.compare.config import CompareConfig, ModelSettings
+from inflight.compare.config import CompareConfig
 from inflight.compare.folder import PAGE
 from inflight.compare.report import compare
 from inflight.compare.text import as_text
+from inflight.config import LoadConfig
 from inflight.workload.config import WorkloadConfig
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add what this command takes."""
-    for one in (CompareConfig, WorkloadConfig, ModelSettings):
+    for one in (CompareConfig, WorkloadConfig, LoadConfig):
         config.add_flags(parser, one)
     parser.add_argument(
         "--rate", dest="request_rate", type=float, default=argparse.SUPPRESS, help="the same as --request-rate"
@@ -25,8 +26,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the comparison, write its folder, and print what came out."""
     asked = config.from_args(CompareConfig, args)
-    settings = config.from_args(ModelSettings, args)
-    model_values = config.given_values(ModelSettings, args)
+    settings = config.from_args(LoadConfig, args)
+    model_values = config.given_values(LoadConfig, args)
     if asked.step_cost is not None and model_values:
         raise ValueError(f"{config.flag(min(model_values))} is for a model, and with --step-cost none is loaded")
     workload_values = config.given_values(WorkloadConfig, args)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from inflight import config
 from inflight.explain import chrome_trace, html, kv_layout, svg, text
-from inflight.explain.lanes import read_timeline
 from inflight.explain.log import open_log
 from inflight.explain.overload import judge, queue_samples
+from inflight.explain.read_timeline import read_timeline
 from inflight.explain.view import COLUMNS, ROWS
 
 

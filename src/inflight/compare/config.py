@@ -1,15 +1,13 @@
-"""The settings of a comparison, and the variants of batching that follow from them."""
+"""The settings of a comparison; ``compare/variants.py`` says what is run with them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inflight.runtime.config import RuntimeConfig
-from inflight.schedulers.config import ContinuousConfig, DynamicConfig, SchedulerConfig, StaticConfig
 from inflight.workload.config import WorkloadConfig
 
 FAMILIES = ("static", "dynamic", "continuous")
@@ -75,75 +73,19 @@ class CompareConfig:
             raise ValueError("step_cost is for --simulated-steps")
         if self.simulated_steps and self.repeats > 1:
             raise ValueError("simulated steps are the same each time: repeats must be 1")
-        variants(self)
+        if unknown := [name for name in self._names if name not in FAMILIES]:
+            raise ValueError(f"family {unknown[0]!r} is not known; there are: {', '.join(FAMILIES)}")
+        if not self._names:
+            raise ValueError(f"families names none; there are: {', '.join(FAMILIES)}")
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The families that are run. Raises ``ValueError`` for none, or one that is not known."""
-        names = [name.strip() for name in self.families.split(",") if name.strip()]
-        if unknown := [name for name in names if name not in FAMILIES]:
-            raise ValueError(f"family {unknown[0]!r} is not known; there are: {', '.join(FAMILIES)}")
-        if not names:
-            raise ValueError(f"families names none; there are: {', '.join(FAMILIES)}")
-        return tuple(name for name in FAMILIES if name in names)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
-    """The engine that all variants share."""
-
-    model: str | None = field(
-        default=None,
-        metadata={"help": "a folder (safetensors or GGUF), a .gguf file or a hub name; absent: the built-in model"},
-    )
-    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One way to batch that is run; ``name`` is its key in the results, ``title`` what people read."""
-
-    name: str
-    title: str
-    scheduler: SchedulerConfig
+        """The families that are run, in the order in which they are shown."""
+        return tuple(name for name in FAMILIES if name in self._names)
 
     @property
-    def family(self) -> str:
-        """Static, dynamic or continuous."""
-        return self.scheduler.name
-
-
-def variants(config: CompareConfig) -> list[Variant]:
-    """What is run, in the order in which it is shown; limits that depend on the model are still open."""
-    shared: dict[str, Any] = {"max_model_len": config.max_model_len, "max_num_waiting_seqs": None}
-    static = StaticConfig(batch_size=config.num_seats, fill_timeout_ms=config.fill_timeout_ms, **shared)
-    dynamic = DynamicConfig(max_batch_size=config.num_seats, max_wait_ms=config.max_wait_ms, **shared)
-    continuous = continuous_config(config)
-    unchunked = replace(continuous, enable_chunked_prefill=False, max_num_batched_tokens=None)
-    every = [Variant("static", "static", static)]
-    if config.with_no_padding:
-        every.append(Variant("static_ragged", "static, no padding", replace(static, padding=False)))
-    every.append(Variant("dynamic", "dynamic", dynamic))
-    if config.with_no_padding:
-        every.append(Variant("dynamic_ragged", "dynamic, no padding", replace(dynamic, padding=False)))
-    every += [
-        Variant("continuous", "continuous", continuous),
-        Variant("continuous_unchunked", "continuous, whole prompts", unchunked),
-    ]
-    if config.with_contiguous:
-        contiguous = replace(continuous, kv_allocator="contiguous")
-        every.append(Variant("continuous_contiguous", "continuous, contiguous KV", contiguous))
-    return [variant for variant in every if variant.family in config.chosen]
-
-
-def continuous_config(config: CompareConfig) -> ContinuousConfig:
-    """Continuous batching with chunked prefill: also what the offered load is measured against."""
-    return ContinuousConfig(
-        max_num_seqs=config.num_seats,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=config.max_model_len,
-        max_num_waiting_seqs=None,
-    )
+    def _names(self) -> list[str]:
+        return [name.strip() for name in self.families.split(",") if name.strip()]
 
 
 def read_workload_config(config: CompareConfig, given: Mapping[str, Any]) -> tuple[WorkloadConfig, float | None]:

@@ -10,22 +10,17 @@ from typing import Any
 
 from inflight.bench.outcome import run_duration_s
 from inflight.compare import machine as machines
-from inflight.compare.bench import Bench, made_ready, open_bench
-from inflight.compare.config import (
-    CompareConfig,
-    ModelSettings,
-    Variant,
-    continuous_config,
-    read_workload_config,
-    variants,
-)
-from inflight.compare.folder import STEPS
+from inflight.compare.config import CompareConfig, read_workload_config
+from inflight.compare.folder import STEPS, prepare
 from inflight.compare.machine import Machine, StepCost
 from inflight.compare.run import Run
+from inflight.compare.runner import Runner, made_ready, open_runner
+from inflight.compare.variants import Variant, continuous_config, variants
+from inflight.config import LoadConfig
 from inflight.engine.recorder import read_step_log
-from inflight.schedulers.config import SchedulerConfig
+from inflight.schedulers.config import ContinuousConfig
 from inflight.sim.cost import LinearStepCost, fit_step_cost
-from inflight.workload.config import Workload, build_workload
+from inflight.workload.build import Workload, build_workload
 from inflight.workload.item import WorkItem
 
 NUM_ALONE = 6  # requests that are run by themselves, to know what a request takes without company
@@ -44,7 +39,7 @@ class Experiment:
     """Everything that was run; ``runs`` by the variant's name, only of variants that were run to their end."""
 
     machine: Machine
-    continuous: SchedulerConfig  # what the offered load is measured against
+    continuous: ContinuousConfig  # what the offered load is measured against
     variants: list[Variant]
     workload: Workload
     max_model_len: int
@@ -55,49 +50,50 @@ class Experiment:
     interrupted: bool = False
 
 
-def experiment(config: CompareConfig, settings: ModelSettings, workload_values: Mapping[str, Any]) -> Experiment:
-    """Load, measure the capacity, and run every variant.
+def experiment(config: CompareConfig, settings: LoadConfig, workload_values: Mapping[str, Any]) -> Experiment:
+    """Load, measure the capacity, and run every variant. The folder is emptied once all settings are known to be right.
 
     Ctrl-C ends it: what was complete by then is in the result; before the first variant is, it is raised. Raises
     ``ValueError`` for settings and work that cannot be run, ``OSError`` for files, ``InflightError`` if the model
     cannot be loaded or a scheduler never runs a request.
     """
     workload_config, load = read_workload_config(config, workload_values)
-    steps = config.out / STEPS
-    with open_bench(config, settings) as bench:
-        machine, chosen, reference = bench.machine, variants(config), continuous_config(config)
+    chosen, reference, steps = variants(config), continuous_config(config), config.out / STEPS
+    with open_runner(config, settings) as runner:
+        machine = runner.machine
         max_model_len = machines.shared_max_model_len(machine, [reference, *(one.scheduler for one in chosen)])
         decided = [replace(one, scheduler=machines.decided(one.scheduler, machine, max_model_len)) for one in chosen]
-        continuous = machines.decided(reference, machine, max_model_len)
-        workload = build_workload(workload_config, machine.vocab_size, max_model_len, bench.encode)
+        continuous = machines.decided_continuous(reference, machine, max_model_len)
+        workload = build_workload(workload_config, machine.vocab_size, max_model_len, runner.encode)
+        prepare(config.out)
         at_once = [replace(item, arrival_s=0.0) for item in workload.items]
-        bench = made_ready(bench, config, at_once, continuous, steps)
-        alone = _alone(bench, at_once, continuous, steps)
-        capacity = _capacity(bench, at_once, continuous, steps)
+        runner = made_ready(runner, config, at_once, continuous, steps)
+        alone = _alone(runner, at_once, continuous, steps)
+        capacity = _capacity(runner, at_once, continuous, steps)
         if load is not None:
             workload_config = replace(workload_config, request_rate=load * capacity.requests_per_s)
-            workload = build_workload(workload_config, machine.vocab_size, max_model_len, bench.encode)
+            workload = build_workload(workload_config, machine.vocab_size, max_model_len, runner.encode)
         todo = Experiment(
-            machine, continuous, decided, workload, max_model_len, capacity, alone, step_cost=bench.step_cost
+            machine, continuous, decided, workload, max_model_len, capacity, alone, step_cost=runner.step_cost
         )
-        return _run_variants(todo, bench, config.repeats, steps)
+        return _run_variants(todo, runner, config.repeats, steps)
 
 
-def _alone(bench: Bench, items: Sequence[WorkItem], continuous: SchedulerConfig, steps: Path) -> LinearStepCost:
+def _alone(runner: Runner, items: Sequence[WorkItem], continuous: ContinuousConfig, steps: Path) -> LinearStepCost:
     """What a step costs that one request has for itself, from a few that are run one after the other."""
-    if bench.step_cost is not None:
-        return bench.step_cost.cost
+    if runner.step_cost is not None:
+        return runner.step_cost.cost
     ordered = sorted(items, key=lambda item: item.max_tokens)
     few = ordered[:: max(1, len(ordered) // NUM_ALONE)][:NUM_ALONE]
-    run = bench.run_whole(continuous, few, steps / "alone.jsonl", "alone", max_concurrency=1)
+    run = runner.run_whole(continuous, few, steps / "alone.jsonl", "alone", max_concurrency=1)
     try:
         return fit_step_cost(read_step_log(run.log))
     except ValueError:  # too few steps to fit anything to: slowdowns are not defined then
         return LinearStepCost(0.0, 0.0, 0.0)
 
 
-def _capacity(bench: Bench, items: Sequence[WorkItem], continuous: SchedulerConfig, steps: Path) -> Capacity:
-    run = bench.run_whole(continuous, items, steps / "capacity.jsonl", "capacity")
+def _capacity(runner: Runner, items: Sequence[WorkItem], continuous: ContinuousConfig, steps: Path) -> Capacity:
+    run = runner.run_whole(continuous, items, steps / "capacity.jsonl", "capacity")
     duration_s = run_duration_s(run.outcomes)
     if not duration_s > 0:
         raise ValueError("steps that take no time have no capacity: is the step cost zero?")
@@ -105,7 +101,7 @@ def _capacity(bench: Bench, items: Sequence[WorkItem], continuous: SchedulerConf
     return Capacity(len(items) / duration_s, num_tokens / duration_s)
 
 
-def _run_variants(todo: Experiment, bench: Bench, repeats: int, steps: Path) -> Experiment:
+def _run_variants(todo: Experiment, runner: Runner, repeats: int, steps: Path) -> Experiment:
     """All variants once, then again, so that a machine that changes its speed does it to all."""
     runs: dict[str, list[Run]] = {}
     items = todo.workload.items
@@ -113,7 +109,7 @@ def _run_variants(todo: Experiment, bench: Bench, repeats: int, steps: Path) -> 
         for variant in todo.variants:
             suffix = f".{repeat}" if repeats > 1 else ""
             what = variant.title + (f", run {repeat} of {repeats}" if repeats > 1 else "")
-            run = bench.run(variant.scheduler, items, steps / f"{variant.name}{suffix}.jsonl", what)
+            run = runner.run(variant.scheduler, items, steps / f"{variant.name}{suffix}.jsonl", what)
             if len(run.outcomes) < len(items):
                 run.log.unlink()
                 if not runs:

@@ -15,8 +15,9 @@ from inflight.workload.config import WorkloadConfig
 from inflight.workload.item import WorkItem
 
 STEPS, WORKLOAD, STEP_COST, RESULTS, PAGE = "steps", "workload.jsonl", "step_cost.json", "results.json", "index.html"
+COMMAND, RERUN, SUMMARY = "command.txt", "rerun.sh", "summary.txt"
 _OURS = (
-    *(RESULTS, PAGE, WORKLOAD, STEP_COST, "command.txt", "rerun.sh", "summary.txt", "latency_cdf.svg", "ledger.svg"),
+    *(RESULTS, PAGE, WORKLOAD, STEP_COST, COMMAND, RERUN, SUMMARY, "latency_cdf.svg", "ledger.svg"),
     *("occupancy_*.svg", "occupancy_*.html", "kv_layout_*.svg", f"{STEPS}/*.jsonl"),
 )
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from inflight.assemble import decide_limits, effective_max_model_len
-from inflight.compare.config import CompareConfig, continuous_config
+from inflight.assemble import effective_max_model_len, effective_num_batched_tokens, measured_num_batched_tokens
+from inflight.compare.config import CompareConfig
+from inflight.compare.variants import continuous_config
 from inflight.core.output import SchedulerOutput
 from inflight.engine.executor import KVCapacity
 from inflight.engine.recorder import Line, Scheduled, Updated
@@ -22,16 +24,19 @@ if TYPE_CHECKING:
     from inflight.runtime.runner import ModelExecutor
 
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Machine(msgspec.Struct, frozen=True):
     """A model, loaded: its limits and its KV memory."""
 
     model: str
-    vocab_size: int
-    max_position_embeddings: int
-    num_blocks: int
-    block_size: int
-    bytes_per_block: int
-    max_num_batched_tokens: int  # of a step of about 100 ms, or as configured
+    vocab_size: Count
+    max_position_embeddings: Count
+    num_blocks: Count
+    block_size: Count
+    bytes_per_block: Count
+    max_num_batched_tokens: Count  # of a step of about 100 ms, or as configured
     notes: tuple[str, ...] = ()
 
     @property
@@ -50,18 +55,21 @@ class StepCost(msgspec.Struct, frozen=True):
     relative_error_p90: float
 
 
-def know(executor: ModelExecutor, model: str, config: CompareConfig) -> Machine:
+def machine_of(executor: ModelExecutor, model: str, config: CompareConfig) -> Machine:
     """The facts of a loaded model; measures the tokens of a step unless they are configured."""
-    limits, whys = decide_limits(continuous_config(config), executor)
+    asked, capacity, of_model = continuous_config(config), executor.capacity, executor.model_config
+    max_model_len, why_len = effective_max_model_len(of_model.max_position_embeddings, asked, capacity)
+    measure = partial(measured_num_batched_tokens, executor)
+    num_tokens, why_chunk = effective_num_batched_tokens(asked, max_model_len, capacity.block_size, measure)
     return Machine(
         model=model,
-        vocab_size=executor.model_config.vocab_size,
-        max_position_embeddings=executor.model_config.max_position_embeddings,
-        num_blocks=executor.capacity.num_blocks,
-        block_size=executor.capacity.block_size,
-        bytes_per_block=executor.capacity.bytes_per_block,
-        max_num_batched_tokens=limits.max_num_batched_tokens or 0 if isinstance(limits, ContinuousConfig) else 0,
-        notes=(*executor.notes, *whys),
+        vocab_size=of_model.vocab_size,
+        max_position_embeddings=of_model.max_position_embeddings,
+        num_blocks=capacity.num_blocks,
+        block_size=capacity.block_size,
+        bytes_per_block=capacity.bytes_per_block,
+        max_num_batched_tokens=num_tokens,
+        notes=(*executor.notes, why_len, why_chunk),
     )
 
 
@@ -79,13 +87,16 @@ def shared_max_model_len(machine: Machine, schedulers: Iterable[SchedulerConfig]
 
 def decided(asked: SchedulerConfig, machine: Machine, max_model_len: int) -> SchedulerConfig:
     """The configuration with the limits that depend on the machine. Raises ``ValueError`` if they contradict it."""
-    if not isinstance(asked, ContinuousConfig):
-        return replace(asked, max_model_len=max_model_len)
-    if not asked.enable_chunked_prefill:
-        num_tokens = max(max_model_len, asked.max_num_seqs)  # a whole prompt is one step
-    else:
-        floor = asked.max_num_seqs + machine.block_size  # so that prompts move on beside a full house
-        num_tokens = asked.max_num_batched_tokens or max(machine.max_num_batched_tokens, floor)
+    if isinstance(asked, ContinuousConfig):
+        return decided_continuous(asked, machine, max_model_len)
+    return replace(asked, max_model_len=max_model_len)
+
+
+def decided_continuous(asked: ContinuousConfig, machine: Machine, max_model_len: int) -> ContinuousConfig:
+    """The same for continuous batching."""
+    num_tokens, _ = effective_num_batched_tokens(
+        asked, max_model_len, machine.block_size, lambda: (machine.max_num_batched_tokens, "")
+    )
     return replace(asked, max_model_len=max_model_len, max_num_batched_tokens=num_tokens)
 
 

@@ -16,11 +16,12 @@ from inflight.compare.groups import Groups
 from inflight.compare.run import Run
 from inflight.compare.stamps import Stamps, pauses_s, read_stamps
 from inflight.explain.kv_usage import fullest, kv_usage
-from inflight.explain.lanes import read_timeline
 from inflight.explain.log import EngineLog, open_log
 from inflight.explain.overload import judge, queue_samples
+from inflight.explain.read_timeline import read_timeline
 from inflight.explain.timeline import Timeline
 from inflight.metrics.summary import summarize
+from inflight.schedulers.config import RequestLevelConfig
 from inflight.sim.cost import LinearStepCost
 from inflight.workload.item import WorkItem
 
@@ -98,7 +99,7 @@ def _samples(answered: Sequence[Outcome], stamps: Mapping[str, Stamps], members:
         "tpot_s": _defined(chosen, lambda one: one.tpot_s),
         "itl_s": [gap_s for outcome in chosen for gap_s in outcome.itl_s],
         "e2e_s": _defined(chosen, lambda one: one.e2el_s),
-        "waiting_s": _defined(computed, lambda one: one.waiting_s),
+        "queue_s": _defined(computed, lambda one: one.queue_s),
         "computed_ttft_s": _defined(computed, lambda one: one.ttft_s),
         "computed_tpot_s": _defined(computed, lambda one: one.tpot_s),
     }
@@ -120,7 +121,7 @@ def _kv(log: EngineLog) -> dict[str, Any]:
     written = sum(usage.written_slots for usage in usages)
     capacity_slots = log.started.num_blocks * log.started.block_size
     return {
-        "allocator": log.started.config["kv_allocator"],
+        "allocator": log.config.kv_allocator,
         "capacity_slots": capacity_slots,
         "reserved_unused_share": 1 - written / allocated if allocated else None,
         "peak_allocated_share": fullest(usages).allocated_slots / capacity_slots if usages else None,
@@ -170,7 +171,7 @@ def _engine(log: EngineLog, timeline: Timeline, run: Run, duration_s: float) -> 
     step_s = sum(one.update.result.duration_s for one in done if one.update.result is not None)
     # A batch is what leaves together: requests, or, where it is decided anew each time, the rows of a step.
     rows, leaving = [len(one.output.scheduled) for one in done], [len(one.output.new) for one in done if one.output.new]
-    sizes = rows if "max_num_seqs" in log.started.config else leaving
+    sizes = leaving if isinstance(log.config, RequestLevelConfig) else rows
     return {
         "num_steps": num_steps,
         "mean_batch_size": statistics.fmean(sizes) if sizes else None,

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
+from inflight.compare.folder import RERUN, RESULTS, STEPS, WORKLOAD
+from inflight.compare.numbers import percent
 from inflight.compare.text import ROWS
 
 Results = Mapping[str, Any]
@@ -108,9 +110,9 @@ def _occupancy(families: Mapping[str, Any], pictures: Mapping[str, str]) -> Iter
 
 def _memory(families: Mapping[str, Any], pictures: Mapping[str, str]) -> Iterator[str]:
     yield _list(
-        f"{figures['title']}: {_percent(figures['kv']['reserved_unused_share'])} of the KV slots that were reserved, "
+        f"{figures['title']}: {percent(figures['kv']['reserved_unused_share'])} of the KV slots that were reserved, "
         f"over all steps, were not written ({figures['kv']['allocator']}); at most {figures['kv']['max_concurrency']} "
-        f"rows ran at once; at most {_percent(figures['kv']['peak_allocated_share'])} of the memory was allocated"
+        f"rows ran at once; at most {percent(figures['kv']['peak_allocated_share'])} of the memory was allocated"
         for figures in families.values()
     )
     for name, svg in pictures.items():
@@ -119,16 +121,12 @@ def _memory(families: Mapping[str, Any], pictures: Mapping[str, str]) -> Iterato
         yield f"<h3>{html.escape(families[name]['title'])}</h3>{picture}"
 
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
-
-
 def _again(results: Results) -> str:
     told = [f"{name} {value}" for name, value in results["versions"].items()]
     return (
         f"<p>This was run:</p><pre>{html.escape(results['command'])}</pre>"
-        "<p>The same requests, at the same times, from the files beside this page:</p><pre>sh rerun.sh NEW-FOLDER</pre>"
-        "<p>Beside it lie <a href=results.json>results.json</a> (every figure), "
-        "<a href=workload.jsonl>workload.jsonl</a> (the requests) and <code>steps/</code> (every decision of every "
+        f"<p>The same requests, at the same times, from the files beside this page:</p><pre>sh {RERUN} NEW-FOLDER</pre>"
+        f"<p>Beside it lie <a href={RESULTS}>{RESULTS}</a> (every figure), "
+        f"<a href={WORKLOAD}>{WORKLOAD}</a> (the requests) and <code>{STEPS}/</code> (every decision of every "
         f"scheduler: <code>inflight explain</code> reads them).</p><p>{html.escape(', '.join(told))}</p>"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.compare import charts, folder
-from inflight.compare.config import CompareConfig, ModelSettings
+from inflight.compare.config import CompareConfig
 from inflight.compare.experiment import Experiment, experiment
 from inflight.compare.groups import Groups, group
 from inflight.compare.machine import write_step_cost
@@ -15,14 +15,15 @@ from inflight.compare.measure import latency_samples
 from inflight.compare.page import page
 from inflight.compare.results import make_results, shown_run
 from inflight.compare.text import as_text
+from inflight.config import LoadConfig
 from inflight.explain import html, kv_layout, svg
-from inflight.explain.lanes import read_timeline
 from inflight.explain.log import open_log
+from inflight.explain.read_timeline import read_timeline
 
 
 def compare(
     config: CompareConfig,
-    settings: ModelSettings,
+    settings: LoadConfig,
     workload_values: Mapping[str, Any],
     command_values: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -33,7 +34,6 @@ def compare(
     """
     inputs = (config.step_cost, workload_values.get("trace"), workload_values.get("prompts"))
     folder.check_free(config.out, config.force, [path for path in inputs if path is not None])
-    folder.prepare(config.out)
     done = experiment(config, settings, workload_values)
     groups = group(done.workload.items)
     results = make_results(done, groups, config, settings, folder.command(command_values))
@@ -48,13 +48,13 @@ def _write(
     folder.write_workload(out / folder.WORKLOAD, done.workload.items)
     if done.step_cost is not None:
         write_step_cost(out / folder.STEP_COST, done.step_cost)
-    (out / "command.txt").write_text(results["command"] + "\n", encoding="utf-8")
+    (out / folder.COMMAND).write_text(results["command"] + "\n", encoding="utf-8")
     decided = {
         "max_model_len": done.max_model_len,
-        "max_num_batched_tokens": getattr(done.continuous, "max_num_batched_tokens", None),
+        "max_num_batched_tokens": done.continuous.max_num_batched_tokens,
     }
-    (out / "rerun.sh").write_text(folder.rerun_script(command_values, decided), encoding="utf-8")
-    (out / "summary.txt").write_text(as_text(results) + "\n", encoding="utf-8")
+    (out / folder.RERUN).write_text(folder.rerun_script(command_values, decided), encoding="utf-8")
+    (out / folder.SUMMARY).write_text(as_text(results) + "\n", encoding="utf-8")
     shown = {name: shown_run(runs) for name, runs in done.runs.items()}
     families = results["families"]
     pictures = {

@@ -11,19 +11,21 @@ import msgspec
 
 from inflight.bench.machine import versions
 from inflight.bench.outcome import run_duration_s
-from inflight.compare.config import CompareConfig, ModelSettings
+from inflight.compare.config import CompareConfig
 from inflight.compare.experiment import Experiment
+from inflight.compare.folder import STEPS
 from inflight.compare.groups import Groups
 from inflight.compare.headlines import headlines
 from inflight.compare.measure import measure
 from inflight.compare.numbers import number, percent, seconds
 from inflight.compare.run import Run
 from inflight.compare.table import table
-from inflight.workload.item import WorkItem
+from inflight.config import LoadConfig
+from inflight.workload.arrivals import mean_rate_per_s
 
 
 def make_results(
-    done: Experiment, groups: Groups, config: CompareConfig, settings: ModelSettings, command: str
+    done: Experiment, groups: Groups, config: CompareConfig, settings: LoadConfig, command: str
 ) -> dict[str, Any]:
     """The results of an experiment, ready for JSON; ``docs/compare.md`` says what the keys are."""
     families = {}
@@ -36,7 +38,7 @@ def make_results(
                 "title": variant.title,
                 "family": variant.family,
                 "scheduler": asdict(variant.scheduler),
-                "step_log": f"steps/{runs[shown].log.name}",
+                "step_log": f"{STEPS}/{runs[shown].log.name}",
                 **measured[shown],
                 "runs": [_brief(one) for one in measured],
             }
@@ -98,19 +100,13 @@ def _brief(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 def _offered(done: Experiment) -> dict[str, float | None]:
     """How fast requests come, beside what continuous batching can serve."""
-    rate = mean_rate_per_s(done.workload.items)
+    rate = mean_rate_per_s([item.arrival_s for item in done.workload.items])
     return {
         "rate_requests_per_s": rate,
         "capacity_requests_per_s": done.capacity.requests_per_s,
         "capacity_output_tokens_per_s": done.capacity.output_tokens_per_s,
         "load": None if rate is None else rate / done.capacity.requests_per_s,
     }
-
-
-def mean_rate_per_s(items: list[WorkItem]) -> float | None:
-    """Requests after the first per second until the last; None where no time passes."""
-    span_s = max((item.arrival_s for item in items), default=0.0)
-    return (len(items) - 1) / span_s if span_s > 0 else None
 
 
 def _step_cost(done: Experiment) -> dict[str, Any]:
@@ -147,7 +143,7 @@ def _notes(done: Experiment, groups: Groups, config: CompareConfig, families: Ma
     if "dynamic" in config.chosen:
         notes.append(f"dynamic: batches of up to {config.num_seats}, a window of {config.max_wait_ms:g} ms")
     if "continuous" in config.chosen:
-        chunk = getattr(done.continuous, "max_num_batched_tokens", None)
+        chunk = done.continuous.max_num_batched_tokens
         notes.append(f"continuous: up to {chunk:,} tokens in a step with chunked prefill, any prompt whole without")
     if {"static", "dynamic"} & set(config.chosen):
         notes.append(

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inflight.assemble import engine_around, start_step_log
 from inflight.bench.in_process import run_in_process
 from inflight.bench.outcome import Outcome
 from inflight.compare.machine import Machine
 from inflight.compare.timed import TimedScheduler
 from inflight.core.errors import InvariantViolation
 from inflight.core.output import MAIN_LANE, SchedulerOutput
-from inflight.engine.clock import WallClock
 from inflight.engine.core import EngineCore
-from inflight.engine.events import EngineInfo
-from inflight.engine.loop import Engine
-from inflight.engine.recorder import RecentSteps, Recorder, Started, StepLog
-from inflight.metrics.collect import Collector
+from inflight.engine.recorder import StepLog
 from inflight.schedulers.config import SchedulerConfig
 from inflight.schedulers.registry import make_scheduler
-from inflight.text.stream import TextStream
 from inflight.text.tokenizer import Tokenizer
 from inflight.workload.item import WorkItem
 
@@ -57,21 +52,15 @@ def run_real(
     written, ``InflightError`` if the scheduler never runs a request.
     """
     scheduler = TimedScheduler(make_scheduler(scheduler_config, machine.num_blocks, machine.block_size))
-    collector, recent = Collector(False, scheduler_config.num_seats), RecentSteps()
     step_log = start_log(log, scheduler_config, machine)
-    core = EngineCore(
-        scheduler,
-        dict.fromkeys(scheduler.lanes, executor),
-        partial(TextStream, tokenizer),
-        WallClock(),
-        [collector, Recorder(recent.write), Recorder(step_log.write)],
+    engine = engine_around(
+        executor, scheduler, scheduler_config, tokenizer, step_log, machine.model, notes=machine.notes
     )
-    engine = Engine(core, _info(executor, machine, scheduler_config), collector, recent, step_log)
     try:
-        with recent.saved_if_broken():
+        with engine.recent.saved_if_broken():
             outcomes = run_in_process(engine, items, max_concurrency, progress)
             if len(outcomes) == len(items):
-                _leave_clean(core, executor, items)
+                _leave_clean(engine.core, executor, items)
     finally:
         step_log.close()  # and not the engine: the executor is the next one's
     return Run(in_order(outcomes, items), log, scheduler.spent_s)
@@ -80,9 +69,7 @@ def run_real(
 def start_log(path: Path, config: SchedulerConfig, machine: Machine) -> StepLog:
     """A new step log. Raises ``OSError`` if it cannot be written."""
     path.unlink(missing_ok=True)  # a step log that is there is continued
-    step_log = StepLog(path)
-    step_log.write(Started(config.name, asdict(config), machine.num_blocks, machine.block_size))
-    return step_log
+    return start_step_log(path, config, machine.capacity)
 
 
 def in_order(outcomes: Sequence[Outcome], items: Sequence[WorkItem]) -> list[Outcome]:
@@ -98,22 +85,3 @@ def _leave_clean(core: EngineCore, executor: ModelExecutor, items: Sequence[Work
         raise InvariantViolation(f"a run has ended and {stats.num_blocks - stats.num_free_blocks} KV blocks are held")
     ended = tuple((item.item_id, 0) for item in items)
     executor.execute(SchedulerOutput(MAIN_LANE, step=0, scheduled=(), finished=ended))
-
-
-def _info(executor: ModelExecutor, machine: Machine, config: SchedulerConfig) -> EngineInfo:
-    return EngineInfo(
-        model_name=machine.model,
-        num_parameters=executor.model_config.num_parameters,
-        weight_format=executor.model_config.weight_format,
-        device=str(executor.device),
-        num_threads=executor.num_threads,
-        vocab_size=machine.vocab_size,
-        scheduler=config.name,
-        max_model_len=config.max_model_len or 0,
-        max_num_seqs=config.num_seats,
-        max_num_batched_tokens=getattr(config, "max_num_batched_tokens", None),
-        num_blocks=machine.num_blocks,
-        block_size=machine.block_size,
-        bytes_per_block=machine.bytes_per_block,
-        notes=machine.notes,
-    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from inflight.bench.outcome import Arrival, ErrorKind, Outcome, RequestError
+from inflight.bench.call import Call
+from inflight.bench.outcome import Outcome
 from inflight.compare.machine import StepCost
 from inflight.compare.run import Run, in_order, start_log
-from inflight.core.output import FinishReason, Stop, TokenEvent
-from inflight.core.request import Request, TokenId
+from inflight.core.output import Stop
+from inflight.core.request import TokenId
 from inflight.engine.clock import VirtualClock
 from inflight.engine.core import EngineCore
 from inflight.engine.recorder import Added, Recorder, Updated, read_step_log
@@ -31,17 +31,8 @@ def run_simulated(step_cost: StepCost, scheduler_config: SchedulerConfig, items:
     core = EngineCore(
         scheduler, dict.fromkeys(scheduler.lanes, executor), lambda _: _NoText(), clock, [Recorder(step_log.write)]
     )
-    requests = [
-        Request(
-            request_id=item.item_id,
-            prompt_token_ids=item.prompt_token_ids,
-            sampling=item.sampling,
-            arrival_s=item.arrival_s,
-        )
-        for item in items
-    ]
     try:
-        simulate(core, scheduler.lanes, clock, requests)
+        simulate(core, scheduler.lanes, clock, [item.request(item.arrival_s) for item in items])
     finally:
         step_log.close()
     return Run(in_order(outcomes_of_log(log), items), log)
@@ -49,47 +40,20 @@ def run_simulated(step_cost: StepCost, scheduler_config: SchedulerConfig, items:
 
 def outcomes_of_log(log: Path) -> list[Outcome]:
     """What callers saw of each request that has ended, as its step log tells it; in the order of their ends."""
-    calls: dict[str, _Call] = {}
-    done = []
+    calls: dict[str, Call] = {}
+    done: list[Outcome] = []
     for line in read_step_log(log):
         if isinstance(line, Added):
-            call = calls[line.request.request_id] = _Call(line.request)
+            request = line.request
+            call = Call(request.request_id, len(request.prompt_token_ids), request.arrival_s, request.arrival_s)
+            calls[request.request_id] = call
             if line.rejected is not None:
-                done.append(call.outcome(line.now_s, RequestError(ErrorKind.REFUSED, line.rejected)))
+                done.append(call.refused(line.now_s, line.rejected))
         elif isinstance(line, Updated):
             for event in line.events:
-                call = calls[event.seq_id[0]]
-                call.take(event, line.now_s)
-                if event.finish_reason is not None:
-                    failed = event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
-                    error = RequestError(ErrorKind.FAILED, event.error or "given up") if failed else None
-                    done.append(call.outcome(line.now_s, error))
+                if (outcome := calls[event.seq_id[0]].take(event, line.now_s)) is not None:
+                    done.append(outcome)
     return done
-
-
-@dataclass(slots=True)
-class _Call:
-    request: Request
-    arrivals: list[Arrival] = field(default_factory=list)
-    token_ids: list[TokenId] = field(default_factory=list)
-
-    def take(self, event: TokenEvent, now_s: float) -> None:
-        if event.tokens:
-            self.arrivals.append(Arrival(now_s, len(event.tokens)))
-            self.token_ids += [token.token_id for token in event.tokens]
-
-    def outcome(self, end_s: float, error: RequestError | None) -> Outcome:
-        return Outcome(
-            item_id=self.request.request_id,
-            num_prompt_tokens=len(self.request.prompt_token_ids),
-            scheduled_s=self.request.arrival_s,
-            due_s=self.request.arrival_s,
-            sent_s=self.request.arrival_s,
-            arrivals=tuple(self.arrivals),
-            end_s=end_s,
-            token_ids=tuple(self.token_ids),
-            error=error,
-        )
 
 
 class _NoText:

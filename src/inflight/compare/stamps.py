@@ -10,7 +10,6 @@ from inflight.core.request import SeqId
 from inflight.engine.recorder import Added, Scheduled
 from inflight.explain.log import EngineLog, StepDone
 from inflight.schedulers.config import RequestLevelConfig
-from inflight.schedulers.registry import config_from_log
 
 
 @dataclass(slots=True)
@@ -22,7 +21,7 @@ class Stamps:
     computed: list[tuple[float, int]] = field(default_factory=list)  # (when, tokens), whether or not given out
 
     @property
-    def waiting_s(self) -> float | None:
+    def queue_s(self) -> float | None:
         """From its arrival to the start of its first step."""
         return None if self.first_step_s is None else self.first_step_s - self.arrival_s
 
@@ -62,9 +61,8 @@ def pauses_s(log: EngineLog) -> list[float]:
     end of a batch to the start of the next, if by then all of its rows had come and it was full or its window closed;
     a batch that leaves for another reason (memory, a flush) is not counted. Raises as ``read_stamps`` does.
     """
-    config = config_from_log(log.started.scheduler, log.started.config)
-    if isinstance(config, RequestLevelConfig):
-        return list(_between_batches(log, config))
+    if isinstance(log.config, RequestLevelConfig):
+        return list(_between_batches(log, log.config))
     return list(_between_steps(log))
 
 

@@ -12,7 +12,8 @@ from inflight.compare.config import FAMILIES
 from inflight.compare.numbers import number, percent, seconds
 
 Figures = Mapping[str, Any]
-ESTIMATED_UTILISATION = {"static": (0.3, 0.5), "dynamic": (0.5, 0.7), "continuous": (0.8, 0.95)}  # in the literature
+# Common estimates, of the device.
+ESTIMATED_UTILISATION = {"static": (0.3, 0.5), "dynamic": (0.5, 0.7), "continuous": (0.8, 0.95)}
 NOT_RUN = "not run"
 
 _FIXED: dict[str, tuple[str, str, str]] = {  # row: static, dynamic, continuous
@@ -59,7 +60,7 @@ def _utilisation(figures: Figures) -> tuple[str, dict[str, Any]]:
     useful, busy = figures["seat_ledger"]["useful"], figures["engine"]["busy_share"]
     low, high = ESTIMATED_UTILISATION[figures["family"]]
     text = (
-        f"{percent(useful)} of the seats useful in a step (of the device, the literature estimates "
+        f"{percent(useful)} of the seats useful in a step (common estimates, of the device: "
         f"{100 * low:.0f}–{100 * high:.0f} %); engine busy {percent(busy)} of the time"
     )
     return text, {"useful_seats": useful, "estimate_low": low, "estimate_high": high, "busy_share": busy}

@@ -8,6 +8,7 @@ from typing import Any
 
 from inflight.compare.numbers import NOTHING, number, percent, seconds
 from inflight.compare.table import ESTIMATED_UTILISATION
+from inflight.metrics.summary import enough_for
 
 Figures = Mapping[str, Any]
 WIDTH = 118
@@ -48,7 +49,7 @@ def _latency(group: str, metric: str, quantile: str) -> Callable[[Figures], str]
 
     def cell(figures: Figures) -> str:
         of = figures["latency"][group][metric]
-        doubt = "?" if of[quantile] is not None and of["count"] * (1 - share) < 100 - 1e-6 else ""
+        doubt = "" if of[quantile] is None or enough_for(of["count"], share) else "?"
         return seconds(of[quantile]) + doubt
 
     return cell
@@ -79,15 +80,15 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("long: E2E p50", _latency("long", "e2e_s", "p50")),
     ("long: E2E p99", _latency("long", "e2e_s", "p99")),
     ("long: TPOT p50, as computed", _latency("long", "computed_tpot_s", "p50")),
-    ("waited for a seat, p50", _latency("all", "waiting_s", "p50")),
-    ("waited for a seat, p99", _latency("all", "waiting_s", "p99")),
+    ("waited for a seat, p50", _latency("all", "queue_s", "p50")),
+    ("waited for a seat, p99", _latency("all", "queue_s", "p99")),
     ("computed: prompts", lambda one: percent(one["ledger"]["prefill"])),
     ("computed: new tokens", lambda one: percent(one["ledger"]["decode"])),
     ("computed: padding", lambda one: percent(one["ledger"]["padding"])),
     ("computed: rows that had ended", lambda one: percent(one["ledger"]["straggler"])),
     ("computed: again", lambda one: percent(one["ledger"]["recompute"])),
     ("seats: useful", lambda one: percent(one["seat_ledger"]["useful"])),
-    ("the literature, of the device", _estimate),
+    ("common estimates, of the device", _estimate),
     ("seats: rows that had ended", lambda one: percent(one["seat_ledger"]["straggler"])),
     ("seats: empty", lambda one: percent(one["seat_ledger"]["empty"])),
     ("seats: empty, somebody waits", lambda one: percent(one["empty_while_waiting_share"])),

@@ -39,9 +39,9 @@ def _slices(timeline: Timeline, seat: int, spans: tuple[Span, ...]) -> Iterator[
         same = list(group)
         first, last = same[0].column, same[-1].column + same[-1].num_steps - 1
         start_us, end_us = (_microseconds(t) for t in (timeline.steps[first].start_s, timeline.steps[last].end_s))
-        lane = timeline.sequences[sequence]
+        track = timeline.sequences[sequence]
         yield {
-            "name": f"{name(lane.seq_id)} {phase}",
+            "name": f"{name(track.seq_id)} {phase}",
             "cat": phase,
             "ph": "X",
             "pid": _PID,

@@ -19,7 +19,7 @@ from inflight.metrics.ledger import COMPUTED
 def draw(timeline: Timeline, rows: str = "seats", columns: str = "steps") -> str:
     """The page, opened on the given rows and columns.
 
-    Its data are the spans of the timeline, so that its size grows with the changes in the lanes and hardly with the
+    Its data are the spans of the timeline, so that its size grows with the changes in the tracks and hardly with the
     number of steps.
     """
     template = (files("inflight.explain") / "page.html").read_text(encoding="utf-8")
@@ -36,9 +36,9 @@ def _data(timeline: Timeline, rows: str, columns: str) -> dict[str, Any]:
     share_of = {one: f"{percent(computed[one])} of computed slots" for one in COMPUTED}
     share_of["empty"] = f"{percent(seats['empty'])} of seats"
     parts_index: dict[Parts, int] = {}
-    lanes = {
+    tracks = {
         "seats": [_flat(spans, parts_index) for spans in timeline.seats],
-        "requests": [_flat(lane.spans, parts_index) for lane in timeline.sequences],
+        "requests": [_flat(track.spans, parts_index) for track in timeline.sequences],
     }
     class_index = {one: index for index, one in enumerate(CLASSES)}
     return {
@@ -54,20 +54,20 @@ def _data(timeline: Timeline, rows: str, columns: str) -> dict[str, Any]:
         "failed": [column for column, step in enumerate(timeline.steps) if step.failed],
         "sequences": [
             [
-                name(lane.seq_id),
-                lane.num_prompt_tokens,
-                lane.num_new_tokens,
-                round(lane.arrival_s * 1e6),
-                None if lane.first_step_s is None else round(lane.first_step_s * 1e6),
+                name(track.seq_id),
+                track.num_prompt_tokens,
+                track.num_new_tokens,
+                round(track.arrival_s * 1e6),
+                None if track.first_step_s is None else round(track.first_step_s * 1e6),
             ]
-            for lane in timeline.sequences
+            for track in timeline.sequences
         ],
-        "lanes": lanes,
+        "tracks": tracks,
     }
 
 
 def _flat(spans: Iterable[Span], parts_index: dict[Parts, int]) -> list[int]:
-    """A lane as (column, number of steps, index of its parts, sequence or -1), one span after the other."""
+    """A track as (column, number of steps, index of its parts, sequence or -1), one span after the other."""
     flat: list[int] = []
     for span in spans:
         index = parts_index.setdefault(span.parts, len(parts_index))

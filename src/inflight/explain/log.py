@@ -13,6 +13,7 @@ import msgspec
 
 from inflight.core.output import SchedulerOutput
 from inflight.engine.recorder import Aborted, Added, Line, Scheduled, Started, Updated, read_step_log
+from inflight.schedulers.config import SchedulerConfig
 from inflight.schedulers.registry import config_from_log
 
 
@@ -31,7 +32,7 @@ class EngineLog:
     path: Path
     started: Started
     num_engines: int  # that wrote into the file; this is the last of them
-    num_seats: int  # sequences that could run at once
+    config: SchedulerConfig
 
     def events(self) -> Iterator[Added | Aborted | Scheduled | StepDone]:
         """What happened, in order; a step comes twice, as ``Scheduled`` when it begins and as ``StepDone``.
@@ -79,7 +80,7 @@ def open_log(path: Path) -> EngineLog:
         raise ValueError(f"{path}, line 1: a step log begins with a start line")
     starts = (line for line in read_step_log(path) if isinstance(line, Started))
     started = next(itertools.islice(starts, num_engines - 1, None))
-    return EngineLog(path, started, num_engines, config_from_log(started.scheduler, started.config).num_seats)
+    return EngineLog(path, started, num_engines, config_from_log(started.scheduler, started.config))
 
 
 class _Kind(msgspec.Struct):

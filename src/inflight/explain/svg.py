@@ -18,13 +18,15 @@ _BIN = 2.0  # then, one column is so wide
 _TEXT, _FAINT, _GROUND = "#24292f", "#57606a", "#ffffff"
 
 
-def draw(timeline: Timeline, rows: str = "seats", columns: str = "steps") -> str:
-    """The picture, 960 pixels wide.
+def draw(
+    timeline: Timeline, rows: str = "seats", columns: str = "steps", window_s: tuple[float, float] | None = None
+) -> str:
+    """The picture, 960 pixels wide; ``window_s`` is where an axis of time starts and ends (see ``view``).
 
     A cell of several classes is divided like its tokens. Where steps are too many for a cell each, a column stands for
     several and is divided, from the bottom up, like their cells.
     """
-    seen = view(timeline, rows, columns)
+    seen = view(timeline, rows, columns, window_s)
     row_height = max(9.0, min(26.0, 900 / max(len(seen.rows), 1)))
     longest = max((len(row.label) for row in seen.rows), default=0)
     left = _MARGIN + 12 + min(longest, 30) * _CHAR * min(1.0, row_height / 14)
@@ -45,7 +47,6 @@ def draw(timeline: Timeline, rows: str = "seats", columns: str = "steps") -> str
         for index, row in enumerate(seen.rows):
             y = _TOP + index * row_height
             label = row.label if len(row.label) <= 30 else row.label[:29] + "…"
-            size = min(12.0, row_height - 1)
             size = min(12.0, row_height - 1)
             parts.append(
                 f'<text x="{left - 10:.0f}" y="{y + row_height / 2 + 0.35 * size:.1f}" text-anchor="end" '

@@ -50,7 +50,7 @@ def ledger_table(timeline: Timeline) -> str:
     lines += [f"  {name:<20}{getattr(slots, name):>14,}{percent(computed[name]):>10}" for name in COMPUTED]
     lines += [f"{'seats x steps':<22}{slots.seat_steps:>14,}"]
     lines += [f"  {name:<20}{count:>14,}{percent(seats[name]):>10}" for name, count in counts.items()]
-    waits_s = [lane.first_step_s - lane.arrival_s for lane in timeline.sequences if lane.first_step_s is not None]
+    waits_s = [track.first_step_s - track.arrival_s for track in timeline.sequences if track.first_step_s is not None]
     if waits_s:
         total_s = f"{sum(waits_s):.3f} s"
         lines.append(
@@ -71,10 +71,9 @@ def title(timeline: Timeline) -> str:
     what = [f"{timeline.scheduler} batching", f"{len(timeline.seats)} seats", f"{len(timeline.sequences)} sequences"]
     if not steps:
         return ", ".join([*what, "no step that ended"])
-    what += [f"{len(steps)} steps", f"{steps[-1].end_s - steps[0].start_s:.3f} s"]
-    if num_failed := sum(step.failed for step in steps):
-        what.append(f"{num_failed} of them failed")
-    return ", ".join(what)
+    num_failed = sum(step.failed for step in steps)
+    what += [f"{len(steps)} steps" + (f" ({num_failed} of them failed)" if num_failed else "")]
+    return ", ".join([*what, f"{steps[-1].end_s - steps[0].start_s:.3f} s"])
 
 
 def _line(row: Row, seen: View, label_width: int, num_bins: int) -> str:

@@ -1,4 +1,4 @@
-"""A step log as lanes of plain data: what every sequence and every seat was in every step."""
+"""A step log as tracks of plain data: what every sequence and every seat was in every step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Parts = tuple[tuple[str, int], ...]  # (class, tokens), as they lie in the row; 
 
 
 class Span(NamedTuple):
-    """Cells of one lane in consecutive steps, each of which holds the same."""
+    """Cells of one track in consecutive steps, each of which holds the same."""
 
     column: int  # its first step, as an index into ``Timeline.steps``
     num_steps: int
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceLane:
+class SequenceTrack:
     """One sequence, from the first step that it could have joined to its last."""
 
     seq_id: SeqId
@@ -48,11 +48,11 @@ class SequenceLane:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The steps that ended, and two views of them: a lane for each sequence, and one for each seat."""
+    """The steps that ended, and two views of them: a track for each sequence, and one for each seat."""
 
     scheduler: str
     steps: tuple[Step, ...]
-    sequences: tuple[SequenceLane, ...]  # in order of arrival
+    sequences: tuple[SequenceTrack, ...]  # in order of arrival
     seats: tuple[tuple[Span, ...], ...]
     notes: tuple[str, ...] = ()  # what a reader should know about the log
 
@@ -77,7 +77,7 @@ class Timeline:
             wanted = f"{first_step} on" if last is None else f"{first_step} to {last}"
             raise ValueError(f"there is no step from {wanted}: the log holds {held}")
         start, end = columns[0], columns[-1] + 1
-        clipped = [_clip(lane.spans, start, end) for lane in self.sequences]
+        clipped = [_clip(track.spans, start, end) for track in self.sequences]
         kept = {old: new for new, old in enumerate(index for index, spans in enumerate(clipped) if spans)}
 
         def renumbered(spans: tuple[Span, ...]) -> tuple[Span, ...]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from inflight.core.request import SeqId
 from inflight.explain.classes import CLASSES
-from inflight.explain.timeline import SequenceLane, Span, Timeline
+from inflight.explain.timeline import SequenceTrack, Span, Timeline
 
 ROWS = ("seats", "requests")
 COLUMNS = ("steps", "time")
@@ -44,14 +44,19 @@ class View(NamedTuple):
         return [name for name in CLASSES if name in seen]
 
 
-def view(timeline: Timeline, rows: str = "seats", columns: str = "steps") -> View:
-    """The rows of a timeline over an axis of steps (their numbers) or time (seconds since the log's first line)."""
+def view(
+    timeline: Timeline, rows: str = "seats", columns: str = "steps", window_s: tuple[float, float] | None = None
+) -> View:
+    """The rows of a timeline over an axis of steps (their numbers) or time (seconds since the log's first line).
+
+    ``window_s`` is where an axis of time starts and ends; None: with the first step and with the last.
+    """
     steps = timeline.steps
     if not steps:
         return View((), 0.0, 0.0, (), len(timeline.seats))
     by_time = columns == "time"
     places = tuple((step.start_s, step.end_s) if by_time else (step.number, step.number + 1) for step in steps)
-    start, end = places[0][0], places[-1][1]
+    start, end = window_s if by_time and window_s is not None else (places[0][0], places[-1][1])
 
     def intervals(spans: Iterable[Span]) -> tuple[Interval, ...]:
         return tuple(
@@ -63,11 +68,11 @@ def view(timeline: Timeline, rows: str = "seats", columns: str = "steps") -> Vie
         made = [Row(f"seat {index}", intervals(timeline.seats[index])) for index in used]
         return View(tuple(made), start, end, places, len(timeline.seats) - len(used))
     made = []
-    for lane in timeline.sequences:
-        cells = intervals(lane.spans)
+    for track in timeline.sequences:
+        cells = intervals(track.spans)
         if by_time:
-            cells = _from_arrival(lane, cells)
-        made.append(Row(f"{name(lane.seq_id)} {lane.num_prompt_tokens}+{lane.num_new_tokens}", cells))
+            cells = _from_arrival(track, cells)
+        made.append(Row(f"{name(track.seq_id)} {track.num_prompt_tokens}+{track.num_new_tokens}", cells))
     return View(tuple(made), start, end, places, 0)
 
 
@@ -103,12 +108,12 @@ def weights(span: Span) -> list[tuple[str, float]]:
     return [(part, count / num_tokens if num_tokens else 1.0) for part, count in span.parts]
 
 
-def _from_arrival(lane: SequenceLane, cells: tuple[Interval, ...]) -> tuple[Interval, ...]:
+def _from_arrival(track: SequenceTrack, cells: tuple[Interval, ...]) -> tuple[Interval, ...]:
     """In seconds a sequence waits from its arrival on, whether or not steps ran meanwhile."""
     waiting = bool(cells) and cells[0].span.parts == (("waiting", 0),)
     rest = cells[1:] if waiting else cells
-    end_s = lane.first_step_s if lane.first_step_s is not None else (cells[-1].end if cells else lane.arrival_s)
-    if end_s <= lane.arrival_s:
+    end_s = track.first_step_s if track.first_step_s is not None else (cells[-1].end if cells else track.arrival_s)
+    if end_s <= track.arrival_s:
         return rest
     sequence = cells[0].span.sequence if cells else None
-    return (Interval(lane.arrival_s, end_s, Span(-1, 0, (("waiting", 0),), sequence)), *rest)
+    return (Interval(track.arrival_s, end_s, Span(-1, 0, (("waiting", 0),), sequence)), *rest)

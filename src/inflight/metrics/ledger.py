@@ -64,11 +64,6 @@ class Slots:
         }
         return computed, seats
 
-    def as_dict(self) -> dict[str, float]:
-        """The five shares of the computed row-slots, and ``empty``, which is a share of the seats."""
-        computed, seats = self.shares()
-        return {**{name: float(share) for name, share in computed.items()}, "empty": float(seats["empty"])}
-
 
 class RowTokens(NamedTuple):
     """The tokens of one row by class; they add up to its ``q_len``."""

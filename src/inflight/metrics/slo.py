@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-_FIELDS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2el_s", "e2el": "e2el_s"}  # the last as vLLM has it
+SLO_HELP = "what a good request keeps, in seconds: any of ttft:0.5 tpot:0.1 e2el:5"
+_METRICS = ("ttft", "tpot", "e2el")  # as vLLM's ``--goodput`` has them
 
 
 class Ended(Protocol):
@@ -40,16 +41,16 @@ class Slo:
 
     @classmethod
     def parse(cls, pairs: Iterable[str]) -> Slo | None:
-        """Read ``ttft:0.5 tpot:0.1 e2e:5``, in seconds. None if there is none.
+        """Read ``ttft:0.5 tpot:0.1 e2el:5``, in seconds. None if there is none.
 
         Raises ``ValueError`` for another metric, one that is given twice, and for a bound that is no number above 0.
         """
         bounds: dict[str, float] = {}
         for pair in pairs:
             name, _, text = pair.partition(":")
-            if name not in _FIELDS:
-                raise ValueError(f"slo takes ttft:S, tpot:S and e2e:S, in seconds; got {pair!r}")
-            if _FIELDS[name] in bounds:
+            if name not in _METRICS:
+                raise ValueError(f"slo takes ttft:S, tpot:S and e2el:S, in seconds; got {pair!r}")
+            if f"{name}_s" in bounds:
                 raise ValueError(f"slo has {name} twice")
             try:
                 bound_s = float(text)
@@ -57,7 +58,7 @@ class Slo:
                 bound_s = math.nan
             if not 0 < bound_s < math.inf:
                 raise ValueError(f"slo {name} must be a number of seconds above 0, got {text!r}")
-            bounds[_FIELDS[name]] = bound_s
+            bounds[f"{name}_s"] = bound_s
         return cls(**bounds) if bounds else None
 
     def met_by(self, request: Ended) -> bool:

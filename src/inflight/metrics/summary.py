@@ -19,9 +19,10 @@ class Summary:
     p95: float | None
     p99: float | None
 
-    def enough_for(self, quantile: float) -> bool:
-        """True if at least 100 samples lie beyond the quantile: count >= 100 / (1 - quantile)."""
-        return self.count * (1.0 - quantile) >= 100.0 - 1e-6
+
+def enough_for(count: int, quantile: float) -> bool:
+    """True if at least 100 of so many samples lie beyond the quantile: count >= 100 / (1 - quantile)."""
+    return count * (1.0 - quantile) >= 100.0 - 1e-6
 
 
 def percentile(ordered: Sequence[float], quantile: float) -> float | None:
@@ -43,7 +44,7 @@ def describe(name: str, samples: Collection[float]) -> str:
     if summary.p50 is None or summary.p99 is None:
         return f"{name}: none"
     p50, p99 = (
-        f"{value * 1000:.0f} ms{'' if summary.enough_for(quantile) else '?'}"
+        f"{value * 1000:.0f} ms{'' if enough_for(summary.count, quantile) else '?'}"
         for value, quantile in ((summary.p50, 0.5), (summary.p99, 0.99))
     )
     return f"{name} p50 {p50} p99 {p99} (n={summary.count})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inflight.metrics.slo import Slo
+from inflight.metrics.slo import SLO_HELP, Slo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +40,7 @@ class ServerConfig:
 
     slo: tuple[str, ...] = field(
         default=(),
-        metadata={
-            "help": "what a good request keeps, in seconds: any of ttft:0.5 tpot:0.1 e2e:5; /metrics then counts the "
-            "requests that did, and those that did not"
-        },
+        metadata={"help": f"{SLO_HELP}; /metrics then counts the requests that did, and those that did not"},
     )
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 
 ARRIVALS = ("replay", "constant", "poisson", "gamma", "on_off")  # replay: a trace's own times
@@ -42,6 +42,12 @@ def on_off(num_requests: int, rate_per_s: float, on_s: float, off_s: float, seed
     period_s = on_s + off_s
     while_on = poisson(num_requests, rate_per_s * period_s / on_s, seed)
     return [period * period_s + since_s for period, since_s in (divmod(time, on_s) for time in while_on)]
+
+
+def mean_rate_per_s(arrivals_s: Sequence[float]) -> float | None:
+    """Requests after the first per second until the last, of times in order; None where no time passes."""
+    span_s = arrivals_s[-1] - arrivals_s[0] if arrivals_s else 0.0
+    return (len(arrivals_s) - 1) / span_s if span_s > 0 else None
 
 
 def _times(num_requests: int, rate_per_s: float, gap_s: Callable[[], float]) -> list[float]:

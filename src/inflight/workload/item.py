@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inflight.core.request import SamplingParams
+from inflight.core.request import Request, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,15 @@ class WorkItem:
     def sampling(self) -> SamplingParams:
         """Greedy, whatever the tokens are."""
         return SamplingParams(temperature=0.0, max_tokens=self.max_tokens, ignore_eos=True)
+
+    def request(self, arrival_s: float) -> Request:
+        """What an engine is given; ``arrival_s`` is on the engine's clock."""
+        return Request(
+            request_id=self.item_id,
+            prompt_token_ids=self.prompt_token_ids,
+            sampling=self.sampling,
+            arrival_s=arrival_s,
+        )
 
 
 def check_fits(workload: Sequence[WorkItem], vocab_size: int, max_model_len: int) -> None:

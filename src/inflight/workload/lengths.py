@@ -1,6 +1,6 @@
 """How long prompts and outputs are where no trace says so: distributions, and their short form for a flag.
 
-Lengths are in tokens, from 1. Each class raises ``ValueError`` for parameters out of range.
+Lengths are in tokens, from 1, below 2^31. Each class raises ``ValueError`` for parameters out of range.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class LogNormal:
     def draw(self, source: random.Random) -> int:
         """Draw one length."""
         sigma = math.log(self.p99 / self.median) / P99
-        length = min(source.lognormvariate(math.log(self.median), sigma), float(self.highest))
-        return max(round(length), self.lowest)
+        log_length = min(source.normalvariate(math.log(self.median), sigma), math.log(self.highest))
+        return min(max(round(math.exp(log_length)), self.lowest), self.highest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,5 +121,5 @@ def _parse_one(text: str) -> Lengths:
 
 
 def _check_range(lowest: int, highest: int) -> None:
-    if not 1 <= lowest <= highest:
-        raise ValueError(f"lengths are from 1, and the lowest comes first, got {lowest} to {highest}")
+    if not 1 <= lowest <= highest < 2**31:
+        raise ValueError(f"lengths are from 1, below 2^31, and the lowest comes first, got {lowest} to {highest}")

@@ -18,12 +18,11 @@ class _Line(msgspec.Struct):
     id: int | str
     prompt_token_ids: Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=2**31)]], msgspec.Meta(min_length=1)]
     max_tokens: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
-    arrival_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     prompt: str | None = None  # for people
 
 
 def read_workload(path: Path) -> list[WorkItem]:
-    """Read JSON lines of ``id``, ``prompt_token_ids``, ``max_tokens``, and ``arrival_s`` if it is not 0.
+    """Read JSON lines of ``id``, ``prompt_token_ids``, ``max_tokens``.
 
     Blank lines are skipped; the requests stay in the order of the lines. ``.gz`` is unpacked.
 
@@ -37,7 +36,7 @@ def read_workload(path: Path) -> list[WorkItem]:
         if item_id in numbers:
             raise ValueError(f"{path}, line {number}: the id {item_id} is that of line {numbers[item_id]} too")
         numbers[item_id] = number
-        items.append(WorkItem(item_id, tuple(line.prompt_token_ids), line.max_tokens, line.arrival_s))
+        items.append(WorkItem(item_id, tuple(line.prompt_token_ids), line.max_tokens))
     if not items:
         raise ValueError(f"{path} holds no requests")
     return items

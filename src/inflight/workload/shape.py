@@ -13,7 +13,7 @@ from inflight.workload.trace import Trace, TraceRequest
 
 
 def scale_lengths(trace: Trace, factor: float) -> Trace:
-    """Multiply every prompt's and output's length, rounded, at least 1 token.
+    """Multiply every prompt's and output's length, rounded, at least 1 token and below 2^31.
 
     A block of a shared prefix is scaled as a whole, and what follows the whole blocks by itself: requests share as
     many blocks as before, and the length of a prompt of blocks is off by up to half a token for each of them.
@@ -23,7 +23,7 @@ def scale_lengths(trace: Trace, factor: float) -> Trace:
         raise ValueError(f"a factor of lengths is above 0 and finite, got {factor}")
 
     def scaled(num_tokens: int) -> int:
-        return max(round(num_tokens * factor), 1)
+        return max(round(min(num_tokens * factor, 2**31 - 1)), 1)
 
     def shaped(request: TraceRequest) -> TraceRequest:
         num_prompt_tokens = scaled(request.num_prompt_tokens)

@@ -9,6 +9,9 @@ from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
+from inflight.metrics.summary import percentile
+from inflight.workload.arrivals import mean_rate_per_s
+
 Encode = Callable[[str], list[int]]  # a text as token ids
 
 FORMATS = {  # name -> the module with its ``read(path, encode)``, imported when it is used
@@ -102,14 +105,9 @@ def read_trace(path: Path, trace_format: str, num_requests: int | None = None, e
     return Trace(tuple(replace(request, arrival_s=request.arrival_s - start_s) for request in requests), (note,))
 
 
-def mean_rate_per_s(trace: Trace) -> float | None:
-    """Requests after the first per second until the last; None where no time passes."""
-    return (len(trace) - 1) / trace.span_s if trace.span_s > 0 else None
-
-
 def describe(trace: Trace) -> str:
     """One line for people: how many requests, at which mean rate, their lengths, and what was done to the trace."""
-    rate_per_s = mean_rate_per_s(trace)
+    rate_per_s = mean_rate_per_s([request.arrival_s for request in trace])
     when = "all at once" if rate_per_s is None else f"{trace.span_s:,.1f} s, {rate_per_s:.3g} requests/s"
     prompts = _percentiles([request.num_prompt_tokens for request in trace])
     outputs = _percentiles([request.num_output_tokens for request in trace])
@@ -118,7 +116,5 @@ def describe(trace: Trace) -> str:
 
 
 def _percentiles(lengths: list[int]) -> str:
-    """By nearest rank, as everywhere in the project."""
     ordered = sorted(lengths)
-    p50, p99 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.99))
-    return f"p50 {p50:,} p99 {p99:,}"
+    return f"p50 {percentile(ordered, 0.5):,} p99 {percentile(ordered, 0.99):,}"

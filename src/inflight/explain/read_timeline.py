@@ -10,13 +10,13 @@ from inflight.core.request import SeqId
 from inflight.engine.recorder import Aborted, Added, Scheduled
 from inflight.explain.log import EngineLog, StepDone
 from inflight.explain.seats import Seats
-from inflight.explain.timeline import Parts, SequenceLane, Span, Step, Timeline
+from inflight.explain.timeline import Parts, SequenceTrack, Span, Step, Timeline
 from inflight.metrics.ledger import Ledger, RowTokens
 
 
 def read_timeline(log: EngineLog) -> Timeline:
     """The timeline of a log. Raises ``ValueError`` for a log that contradicts itself."""
-    builder = _Builder(log.num_seats)
+    builder = _Builder(log.config.num_seats)
     notes = []
     if log.num_engines > 1:
         notes.append(f"{log.num_engines} engines wrote into this log, one after the other; this is the last of them")
@@ -31,8 +31,8 @@ def read_timeline(log: EngineLog) -> Timeline:
 
 
 @dataclass(slots=True)
-class _Lane:
-    """A lane that is being written; it has been up to the column ``end``."""
+class _Track:
+    """A track that is being written; it has been up to the column ``end``."""
 
     end: int
     spans: list[Span] = field(default_factory=list)
@@ -57,7 +57,7 @@ class _Sequence:
     seq_id: SeqId
     num_prompt_tokens: int
     arrival_s: float
-    lane: _Lane
+    track: _Track
     idle: str = "waiting"  # what it is in a step that it is not in
     first_step_s: float | None = None
     num_new_tokens: int = 0
@@ -69,7 +69,7 @@ class _Builder:
         self._ledger = Ledger(num_seats)
         self._seats = Seats(num_seats)
         self._seat_of: dict[SeqId, int] = {}  # in the newest step
-        self._seat_lanes = [_Lane(0) for _ in range(num_seats)]
+        self._seat_tracks = [_Track(0) for _ in range(num_seats)]
         self._sequences: list[_Sequence] = []
         self._by_id: dict[SeqId, _Sequence] = {}  # the newest of that name
         self._live: set[SeqId] = set()
@@ -93,20 +93,20 @@ class _Builder:
     def build(self, scheduler: str, notes: tuple[str, ...]) -> Timeline:
         for seq_id in list(self._live):
             self._end(seq_id)
-        for lane in self._seat_lanes:
-            lane.fill(len(self._steps), "empty", None)
+        for track in self._seat_tracks:
+            track.fill(len(self._steps), "empty", None)
         sequences = (
-            SequenceLane(
+            SequenceTrack(
                 seq.seq_id,
                 seq.num_prompt_tokens,
                 seq.num_new_tokens,
                 seq.arrival_s,
                 seq.first_step_s,
-                tuple(seq.lane.spans),
+                tuple(seq.track.spans),
             )
             for seq in self._sequences
         )
-        seats = tuple(tuple(lane.spans) for lane in self._seat_lanes)
+        seats = tuple(tuple(track.spans) for track in self._seat_tracks)
         return Timeline(scheduler, tuple(self._steps), tuple(sequences), seats, notes)
 
     def _seconds(self, now_s: float) -> float:
@@ -116,7 +116,7 @@ class _Builder:
 
     def _add(self, seq_id: SeqId, num_prompt_tokens: int, arrival_s: float) -> None:
         first_column = len(self._steps) + (self.in_flight is not None)  # of a step that it can join
-        seq = _Sequence(len(self._sequences), seq_id, num_prompt_tokens, arrival_s, _Lane(first_column))
+        seq = _Sequence(len(self._sequences), seq_id, num_prompt_tokens, arrival_s, _Track(first_column))
         self._sequences.append(seq)
         self._by_id[seq_id] = seq
         self._live.add(seq_id)
@@ -125,7 +125,7 @@ class _Builder:
         if seq_id in self._live:
             self._live.remove(seq_id)
             seq = self._by_id[seq_id]
-            seq.lane.fill(len(self._steps), seq.idle, seq.index)
+            seq.track.fill(len(self._steps), seq.idle, seq.index)
 
     def _begin(self, output: SchedulerOutput, now_s: float) -> None:
         if self.in_flight is not None:
@@ -134,7 +134,7 @@ class _Builder:
         self._seat_of = self._seats.begin(output)
         for seq_id in output.preempted:
             seq = self._known(seq_id)
-            seq.lane.fill(len(self._steps), seq.idle, seq.index)
+            seq.track.fill(len(self._steps), seq.idle, seq.index)
             seq.idle = "preempted"
         for row in output.scheduled:
             seq = self._known(row.seq_id)
@@ -173,9 +173,9 @@ class _Builder:
     def _put(self, seq_id: SeqId, parts: Parts) -> None:
         seq, column = self._known(seq_id), len(self._steps)
         if seq_id in self._live:
-            seq.lane.fill(column, seq.idle, seq.index)
-        seq.lane.put(column, 1, parts, seq.index)
-        seat = self._seat_lanes[self._seat_of[seq_id]]
+            seq.track.fill(column, seq.idle, seq.index)
+        seq.track.put(column, 1, parts, seq.index)
+        seat = self._seat_tracks[self._seat_of[seq_id]]
         seat.fill(column, "empty", None)
         seat.put(column, 1, parts, seq.index)
 
