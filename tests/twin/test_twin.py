@@ -156,16 +156,12 @@ def record_in_virtual_time(world, path):
         for tick, requests in sorted(world.arrivals.items())
         for request in requests
     )
-    flushed = False
     while arrivals or core.has_work:
         while arrivals and arrivals[0].arrival_s <= clock.now_s():
             try:
                 core.add(arrivals.popleft())
             except Rejected:
                 continue
-        if not arrivals and not flushed:
-            core.flush()
-            flushed = True
         output = core.begin("main")
         if hasattr(output, "scheduled"):
             result = core.execute(output)
@@ -173,7 +169,11 @@ def record_in_virtual_time(world, path):
             core.finish(output, result)
         else:
             next_arrival_s = arrivals[0].arrival_s if arrivals else math.inf
-            clock.advance_to(min(next_arrival_s, clock.now_s() + core.idle_s()))
+            due_s = min(next_arrival_s, clock.now_s() + core.idle_s())
+            if due_s < math.inf:
+                clock.advance_to(due_s)
+            elif core.has_work:
+                core.flush()
     log.close()
 
 
