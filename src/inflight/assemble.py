@@ -126,8 +126,11 @@ def effective_max_model_len(of_model: int, asked: SchedulerConfig, capacity: KVC
     if asked.max_model_len is not None:
         bounds["--max-model-len"] = asked.max_model_len
     effective = min(bounds.values())
-    allowed = ", ".join(f"{who} allows {num_tokens}" for who, num_tokens in bounds.items())
-    return effective, f"max_model_len {effective} tokens: {allowed}"
+    why = ", ".join(f"{who} allows {num_tokens}" for who, num_tokens in bounds.items())
+    if asked.kv_allocator == "contiguous":
+        num_left = capacity.num_blocks - num_scratch_blocks(asked, effective, capacity.block_size)
+        why += f"; reserved for each sequence, so that {num_left // -(-effective // capacity.block_size)} fit at once"
+    return effective, f"max_model_len {effective} tokens: {why}"
 
 
 def _why_batch(config: SchedulerConfig, max_model_len: int, capacity: KVCapacity) -> str:
