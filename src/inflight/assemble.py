@@ -126,6 +126,8 @@ def effective_max_model_len(of_model: int, asked: SchedulerConfig, capacity: KVC
     if asked.max_model_len is not None:
         bounds["--max-model-len"] = asked.max_model_len
     effective = min(bounds.values())
+    if effective < 1:
+        raise ValueError(f"there is too little KV memory: {capacity.num_blocks} blocks, and padding needs half of them")
     why = ", ".join(f"{who} allows {num_tokens}" for who, num_tokens in bounds.items())
     if asked.kv_allocator == "contiguous":
         num_left = capacity.num_blocks - num_scratch_blocks(asked, effective, capacity.block_size)

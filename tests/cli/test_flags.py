@@ -166,6 +166,9 @@ def test_a_flag_chooses_the_family_of_the_scheduler(name: str) -> None:
         ({"scheduler": "dynamic", "max_batch_size": 4, "preferred_batch_size": (5,)}, "must not exceed max_batch_size"),
         ({"scheduler": "dynamic", "length_bins": (0, 4)}, "length_bins must be a whole number"),
         ({"scheduler": "dynamic", "max_tokens_in_batch": 0}, "max_tokens_in_batch must be a whole number"),
+        ({"scheduler": "dynamic", "max_tokens_in_batch": 1}, "one token in and one out"),
+        ({"scheduler": "dynamic", "max_num_waiting_seqs": 2}, "at least max_batch_size .8.: a batch fills"),
+        ({"scheduler": "static", "max_num_waiting_seqs": 2}, "at least batch_size .8.: a batch fills"),
         ({"kv_allocator": "heap"}, "kv_allocator must be one of"),
     ],
 )

@@ -81,6 +81,38 @@ def test_what_cannot_be_drawn(
     assert not (tmp_path / "OUT").exists()
 
 
+@pytest.mark.parametrize("flags", [["--svg", "LOG"], ["--html", "twice", "--svg", "./twice"]], ids=str)
+def test_nothing_is_overwritten(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = log.read_bytes()
+    assert main(["explain", str(log), *(str(log) if flag == "LOG" else flag for flag in flags)]) == 2
+    assert "would be overwritten" in capsys.readouterr().err
+    assert log.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        ({"block_size": 0}, "of 0 tokens cannot be"),
+        ({"num_blocks": -1}, "-1 blocks"),
+        ({"num_blocks": 10**17}, "cannot be"),
+        ({"version": 2}, "version 2"),
+    ],
+    ids=str,
+)
+def test_a_start_line_that_cannot_be(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: dict[str, int], named: str
+) -> None:
+    first, _, rest = log.read_bytes().partition(b"\n")
+    log.write_bytes(json.dumps(json.loads(first) | damage).encode() + b"\n" + rest)
+    assert main(["explain", str(log), "--kv-layout", str(tmp_path / "kv.svg")]) == 2
+    error = capsys.readouterr().err
+    assert str(log) in error
+    assert named in error
+
+
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "/nowhere/steps.jsonl"]) == 1
     assert capsys.readouterr().err == (

@@ -42,6 +42,14 @@ class ExplainConfig:
         if self.step is not None and self.kv_layout is None:
             raise ValueError("--step says which step --kv-layout draws: it needs --kv-layout")
 
+    def check_outputs(self, steplog: Path) -> None:
+        """Raise ``ValueError`` if a picture would overwrite the log, or another picture."""
+        taken = [steplog.resolve()]
+        for path in (self.html, self.svg, self.chrome_trace, self.kv_layout):
+            if path is not None and path.resolve() in taken:
+                raise ValueError(f"{path} would be overwritten: each picture needs a file of its own")
+            taken += [path.resolve()] if path is not None else []
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add what this command takes."""
@@ -52,6 +60,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the pictures that were asked for, or print one, and print the ledger."""
     wanted = config.from_args(ExplainConfig, args)
+    wanted.check_outputs(args.steplog)
     log = open_log(args.steplog)
     timeline = read_timeline(log)
     if wanted.first_step or wanted.num_steps is not None:

@@ -14,6 +14,7 @@ FAMILIES = ("static", "dynamic", "continuous")
 MIX_OUTPUTS = "0.9xuniform:16,48+0.1xuniform:192,256"  # where there is no trace: one answer of ten is long
 MIX_PROMPTS = {"prompt_tokens": "lognormal:96,384,16,512", "num_requests": 64}  # ... and no prompts
 MIX_LOAD = 0.8  # of the capacity, where nothing else says how fast requests arrive
+MAX_SEATS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class CompareConfig:
     with_contiguous: bool = field(
         default=False, metadata={"help": "run continuous also with max_model_len tokens of KV reserved for each row"}
     )
-    num_seats: int = field(default=16, metadata={"help": "sequences that can be in one step, in every family; from 1"})
+    num_seats: int = field(default=16, metadata={"help": "sequences of one step, in every family, 1 to 4096"})
     max_wait_ms: float = field(default=50.0, metadata={"help": "dynamic: how long the oldest waits for others, from 0"})
     fill_timeout_ms: float | None = field(
         default=None,
@@ -64,9 +65,10 @@ class CompareConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("num_seats", "repeats"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 1 <= self.num_seats <= MAX_SEATS:
+            raise ValueError(f"num_seats must be in [1, {MAX_SEATS}], got {self.num_seats}")
+        if self.repeats < 1:
+            raise ValueError(f"repeats must be at least 1, got {self.repeats}")
         if self.load is not None and not 0 < self.load < math.inf:
             raise ValueError(f"load must be above 0 and finite, got {self.load}")
         if self.step_cost is not None and not self.simulated_steps:

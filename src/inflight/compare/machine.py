@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from inflight.runtime.runner import ModelExecutor
 
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
 
 
 class Machine(msgspec.Struct, frozen=True):

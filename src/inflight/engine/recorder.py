@@ -21,6 +21,8 @@ from inflight.core.errors import InvariantViolation, Reason, Rejected, StepFaile
 from inflight.core.output import SchedulerOutput, StepResult, Stop, TokenEvent
 from inflight.core.request import Request, RequestId, SeqId
 
+VERSION = 1  # of the log's lines
+
 
 class Started(msgspec.Struct, tag="start", tag_field="event", frozen=True):
     """The first line: which scheduler wrote the log, and over how much memory."""
@@ -29,7 +31,7 @@ class Started(msgspec.Struct, tag="start", tag_field="event", frozen=True):
     config: dict[str, int | float | bool | str | tuple[int, ...] | None]
     num_blocks: int
     block_size: int
-    version: int = 1
+    version: int = VERSION
 
 
 class Added(msgspec.Struct, tag="add", tag_field="event", frozen=True):

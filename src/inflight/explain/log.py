@@ -12,9 +12,11 @@ from typing import NamedTuple
 import msgspec
 
 from inflight.core.output import SchedulerOutput
-from inflight.engine.recorder import Aborted, Added, Line, Scheduled, Started, Updated, read_step_log
+from inflight.engine.recorder import VERSION, Aborted, Added, Line, Scheduled, Started, Updated, read_step_log
 from inflight.schedulers.config import SchedulerConfig
 from inflight.schedulers.registry import config_from_log
+
+MAX_BLOCKS = 2**22  # of a KV memory, and tokens of a block: beyond, a log is damaged
 
 
 class StepDone(NamedTuple):
@@ -80,6 +82,10 @@ def open_log(path: Path) -> EngineLog:
         raise ValueError(f"{path}, line 1: a step log begins with a start line")
     starts = (line for line in read_step_log(path) if isinstance(line, Started))
     started = next(itertools.islice(starts, num_engines - 1, None))
+    if started.version != VERSION:
+        raise ValueError(f"{path}: the log is of version {started.version}, which is not known here")
+    if not (0 < started.num_blocks <= MAX_BLOCKS and 0 < started.block_size <= MAX_BLOCKS):
+        raise ValueError(f"{path}: a KV memory of {started.num_blocks} blocks of {started.block_size} tokens cannot be")
     return EngineLog(path, started, num_engines, config_from_log(started.scheduler, started.config))
 
 

@@ -144,11 +144,7 @@ class StaticConfig(RequestLevelConfig):
         _whole("batch_size", self.batch_size, optional=False)
         if self.fill_timeout_ms is not None:
             _milliseconds("fill_timeout_ms", self.fill_timeout_ms)
-        if self.max_num_waiting_seqs is not None and self.max_num_waiting_seqs < self.batch_size:
-            raise ValueError(
-                f"max_num_waiting_seqs ({self.max_num_waiting_seqs}) must be at least batch_size ({self.batch_size}): "
-                "a batch fills from the queue"
-            )
+        _fills_from_queue("batch_size", self.batch_size, self.max_num_waiting_seqs)
 
     @property
     def trigger(self) -> Trigger:
@@ -187,6 +183,9 @@ class DynamicConfig(RequestLevelConfig):
         _whole("max_batch_size", self.max_batch_size, optional=False)
         _milliseconds("max_wait_ms", self.max_wait_ms)
         _whole("max_tokens_in_batch", self.max_tokens_in_batch)
+        if self.max_tokens_in_batch == 1:
+            raise ValueError("max_tokens_in_batch must be at least 2, one token in and one out, got 1")
+        _fills_from_queue("max_batch_size", self.max_batch_size, self.max_num_waiting_seqs)
         for name in ("preferred_batch_size", "length_bins"):
             values = tuple(sorted(getattr(self, name)))
             object.__setattr__(self, name, values)
@@ -207,6 +206,14 @@ class DynamicConfig(RequestLevelConfig):
             self.max_tokens_in_batch,
             self.preferred_batch_size,
             self.length_bins,
+        )
+
+
+def _fills_from_queue(name: str, num_rows: int, max_num_waiting_seqs: int | None) -> None:
+    if max_num_waiting_seqs is not None and max_num_waiting_seqs < num_rows:
+        raise ValueError(
+            f"max_num_waiting_seqs ({max_num_waiting_seqs}) must be at least {name} ({num_rows}): a batch fills from "
+            "the queue"
         )
 
 

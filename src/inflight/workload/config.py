@@ -30,7 +30,10 @@ class WorkloadConfig:
     )
     num_requests: int | None = field(
         default=None,
-        metadata={"help": f"the first requests only, from 1; none: all of the file, or {DRAWN_REQUESTS} without one"},
+        metadata={
+            "help": "the first requests only, from 1; none: all of the file; without one "
+            f"{DRAWN_REQUESTS}, or what the command says"
+        },
     )
     prompt_tokens: str | None = field(
         default=None,
