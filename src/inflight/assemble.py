@@ -19,7 +19,7 @@ from inflight.engine.loop import Engine, EngineFactory
 from inflight.engine.recorder import RecentSteps, Recorder, Started, StepLog
 from inflight.hub.resolve import ModelFiles
 from inflight.metrics.collect import Collector
-from inflight.schedulers.config import ContinuousConfig, SchedulerConfig
+from inflight.schedulers.config import ContinuousConfig, SchedulerConfig, StaticConfig
 from inflight.schedulers.memory import is_padded, num_scratch_blocks
 from inflight.schedulers.registry import make_scheduler
 from inflight.text.stream import TextStream
@@ -139,9 +139,15 @@ def _why_batch(config: SchedulerConfig, max_model_len: int, capacity: KVCapacity
     """What a full batch of the longest sequences needs, beside what there is."""
     per_row = -(-max_model_len // capacity.block_size)
     num_blocks = capacity.num_blocks - num_scratch_blocks(config, max_model_len, capacity.block_size)
+    waits = (
+        f"; a batch of fewer than {config.batch_size} waits until it is full: see --fill-timeout-ms"
+        if isinstance(config, StaticConfig) and config.fill_timeout_ms is None
+        else ""
+    )
     return (
         f"{config.name} batches of {config.num_seats}: {config.num_seats * per_row} KV blocks if all rows are of "
-        f"max_model_len; there are {num_blocks}, and a batch that they cannot hold leaves with fewer rows"
+        f"max_model_len; there are {num_blocks} beside those for padding, and a batch that they cannot hold leaves "
+        f"with fewer rows{waits}"
     )
 
 

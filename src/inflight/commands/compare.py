@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from inflight import config
-from inflight.compare.config import CompareConfig
+from inflight.compare.config import MIX_OUTPUTS, MIX_PROMPTS, CompareConfig
 from inflight.compare.folder import PAGE
 from inflight.compare.report import compare
 from inflight.compare.text import as_text
@@ -16,6 +16,10 @@ from inflight.workload.config import WorkloadConfig
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add what this command takes."""
+    parser.epilog = (
+        f"Without a trace: {MIX_PROMPTS['num_requests']} requests, prompts of {MIX_PROMPTS['prompt_tokens']} tokens "
+        f"and answers of {MIX_OUTPUTS} tokens, unless the flags of the workload say otherwise."
+    )
     for one in (CompareConfig, WorkloadConfig, LoadConfig):
         config.add_flags(parser, one)
     parser.add_argument(

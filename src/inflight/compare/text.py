@@ -24,7 +24,10 @@ def as_text(results: Mapping[str, Any]) -> str:
     lines.append("")
     for note in results["notes"]:
         lines += textwrap.wrap(note, WIDTH, subsequent_indent="  ")
-    return "\n".join([*lines, "", *_columns(results["families"])])
+    table = _columns(results["families"])
+    if any("?" in line for line in table):
+        table.append("?: fewer than 100 samples lie beyond it")
+    return "\n".join([*lines, "", *table])
 
 
 def _columns(families: Mapping[str, Figures]) -> list[str]:

@@ -40,8 +40,9 @@ class Overload:
 
     def __str__(self) -> str:
         queue = f"up to {self.max_queue} waited, and somebody for {self.longest_queue_s:.2f} s on end"
+        moved = "grew" if self.slope_per_s >= 0 else "shrank"
         slope = (
-            f"over {self.window_s:.2f} s the queue grew by {self.slope_per_s:.2f} requests a second "
+            f"over {self.window_s:.2f} s the queue {moved} by {abs(self.slope_per_s):.2f} requests a second "
             f"(99 %: {self.slope_low_per_s:.2f} to {self.slope_high_per_s:.2f})"
         )
         match self.verdict:

@@ -73,7 +73,7 @@ def title(timeline: Timeline) -> str:
         return ", ".join([*what, "no step that ended"])
     num_failed = sum(step.failed for step in steps)
     what += [f"{len(steps)} steps" + (f" ({num_failed} of them failed)" if num_failed else "")]
-    return ", ".join([*what, f"{steps[-1].end_s - steps[0].start_s:.3f} s"])
+    return ", ".join([*what, f"{steps[-1].end_s - timeline.start_s:.3f} s"])
 
 
 def _line(row: Row, seen: View, label_width: int, num_bins: int) -> str:

@@ -57,6 +57,11 @@ class Timeline:
     notes: tuple[str, ...] = ()  # what a reader should know about the log
 
     @property
+    def start_s(self) -> float:
+        """Where its time begins: at the log's first line, or at the first step that was not clipped."""
+        return self.steps[0].start_s if self.steps and self.steps[0].number else 0.0
+
+    @property
     def slots(self) -> Slots:
         """The ledger of all steps."""
         return reduce(add, (step.slots for step in self.steps), Slots())

@@ -49,14 +49,16 @@ def view(
 ) -> View:
     """The rows of a timeline over an axis of steps (their numbers) or time (seconds since the log's first line).
 
-    ``window_s`` is where an axis of time starts and ends; None: with the first step and with the last.
+    ``window_s`` is where an axis of time starts and ends; None: with the first arrival and with the last step.
     """
     steps = timeline.steps
     if not steps:
         return View((), 0.0, 0.0, (), len(timeline.seats))
     by_time = columns == "time"
     places = tuple((step.start_s, step.end_s) if by_time else (step.number, step.number + 1) for step in steps)
-    start, end = window_s if by_time and window_s is not None else (places[0][0], places[-1][1])
+    start, end = (timeline.start_s if by_time else places[0][0]), places[-1][1]
+    if by_time and window_s is not None:
+        start, end = window_s
 
     def intervals(spans: Iterable[Span]) -> tuple[Interval, ...]:
         return tuple(
