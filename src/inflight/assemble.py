@@ -119,10 +119,10 @@ def decide_limits(asked: SchedulerConfig, executor: ModelExecutor) -> tuple[Sche
 
 def effective_max_model_len(of_model: int, asked: SchedulerConfig, capacity: KVCapacity) -> tuple[int, str]:
     """The longest sequence, in tokens, that model, caller and KV cache all allow; and why, for people."""
-    num_blocks = capacity.num_blocks
-    if is_padded(asked):
-        num_blocks //= 2  # pads and dead rows need as much as the longest sequence
-    bounds = {"the model": of_model, "the KV cache": num_blocks * capacity.block_size}
+    cache, num_blocks = "the KV cache", capacity.num_blocks
+    if is_padded(asked):  # pads and dead rows need as much as the longest sequence
+        cache, num_blocks = "half of the KV cache (padding takes the other)", num_blocks // 2
+    bounds = {"the model": of_model, cache: num_blocks * capacity.block_size}
     if asked.max_model_len is not None:
         bounds["--max-model-len"] = asked.max_model_len
     effective = min(bounds.values())
@@ -139,6 +139,7 @@ def _why_batch(config: SchedulerConfig, max_model_len: int, capacity: KVCapacity
     """What a full batch of the longest sequences needs, beside what there is."""
     per_row = -(-max_model_len // capacity.block_size)
     num_blocks = capacity.num_blocks - num_scratch_blocks(config, max_model_len, capacity.block_size)
+    beside = " beside those for padding" if is_padded(config) else ""
     waits = (
         f"; a batch of fewer than {config.batch_size} waits until it is full: see --fill-timeout-ms"
         if isinstance(config, StaticConfig) and config.fill_timeout_ms is None
@@ -146,8 +147,8 @@ def _why_batch(config: SchedulerConfig, max_model_len: int, capacity: KVCapacity
     )
     return (
         f"{config.name} batches of {config.num_seats}: {config.num_seats * per_row} KV blocks if all rows are of "
-        f"max_model_len; there are {num_blocks} beside those for padding, and a batch that they cannot hold leaves "
-        f"with fewer rows{waits}"
+        f"max_model_len; there are {num_blocks}{beside}, and a batch that they cannot hold leaves with fewer rows"
+        + waits
     )
 
 

@@ -12,7 +12,6 @@ from fakes import PaperExecutor, PaperText, unbatched
 from inflight.bench.in_process import run_in_process
 from inflight.bench.outcome import ErrorKind, Outcome
 from inflight.core.output import MAIN_LANE, SchedulerOutput
-from inflight.core.request import Request
 from inflight.engine.clock import WallClock
 from inflight.engine.core import EngineCore
 from inflight.engine.loop import Engine
@@ -54,7 +53,7 @@ def test_everybody_gets_the_tokens_that_a_lone_request_gets(name: str, max_concu
     outcomes = by_id(run_in_process(engine_of(CONFIGS[name]), work, max_concurrency))
     assert len(outcomes) == 7
     for item, outcome in zip(work, outcomes, strict=True):
-        request = Request(request_id="x", prompt_token_ids=item.prompt_token_ids, sampling=item.sampling)
+        request = item.request(arrival_s=0.0)
         assert list(outcome.token_ids or ()) == unbatched(request, 0, MAX_LEN, VOCAB_SIZE)
         assert (outcome.error, outcome.num_output_tokens, outcome.num_prompt_tokens) == (None, 5, 3)
         assert outcome.text == "".join(map(str, outcome.token_ids or ()))

@@ -61,7 +61,7 @@ class CompareConfig:
         metadata={"help": "with --simulated-steps: the step_cost.json of an earlier comparison; nothing is loaded"},
     )
     repeats: int = field(
-        default=1, metadata={"help": "runs of each variant, in turns; the one of median throughput is shown; from 1"}
+        default=1, metadata={"help": "runs of each variant, in turns; the one of median duration is shown; from 1"}
     )
 
     def __post_init__(self) -> None:

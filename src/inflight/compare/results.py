@@ -76,7 +76,7 @@ def make_results(
 
 
 def shown_run(runs: list[Run]) -> Run:
-    """The run that is shown: the one of median throughput."""
+    """The run that is shown: the one of median duration."""
     return in_speed_order(runs)[(len(runs) - 1) // 2]
 
 

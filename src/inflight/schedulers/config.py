@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ KV_ALLOCATORS = ("paged", "contiguous")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
+class SchedulerConfig(ABC):
     """The queue, and how memory is shared out. Raises ``ValueError`` for a value out of range."""
 
     name: ClassVar[str]  # of the family
@@ -48,9 +49,9 @@ class SchedulerConfig:
             raise ValueError(f"priority_ageing_s must be in [0.001, 86400], got {self.priority_ageing_s}")
 
     @property
+    @abstractmethod
     def num_seats(self) -> int:
         """Sequences that can be in one step, at most."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +118,9 @@ class RequestLevelConfig(SchedulerConfig):
     )
 
     @property
+    @abstractmethod
     def trigger(self) -> Trigger:
         """When a batch leaves."""
-        raise NotImplementedError
 
     @property
     def num_seats(self) -> int:

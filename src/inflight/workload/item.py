@@ -17,17 +17,12 @@ class WorkItem:
     max_tokens: int
     arrival_s: float = 0.0
 
-    @property
-    def sampling(self) -> SamplingParams:
-        """Greedy, whatever the tokens are."""
-        return SamplingParams(temperature=0.0, max_tokens=self.max_tokens, ignore_eos=True)
-
     def request(self, arrival_s: float) -> Request:
-        """What an engine is given; ``arrival_s`` is on the engine's clock."""
+        """What an engine is given: greedy, whatever the tokens are. ``arrival_s`` is on the engine's clock."""
         return Request(
             request_id=self.item_id,
             prompt_token_ids=self.prompt_token_ids,
-            sampling=self.sampling,
+            sampling=SamplingParams(temperature=0.0, max_tokens=self.max_tokens, ignore_eos=True),
             arrival_s=arrival_s,
         )
 
