@@ -30,7 +30,8 @@ def main() -> None:
     scheduler = ContinuousScheduler(config, num_blocks=args.rows * blocks_each, block_size=16)
     for row in range(args.rows):
         sampling = SamplingParams(max_tokens=args.steps + 8, ignore_eos=True)
-        scheduler.add(Request(request_id=str(row), prompt_token_ids=(1,) * args.context, sampling=sampling), 0.0)
+        prompt = (row + 2,) + (1,) * (args.context - 1)  # nobody shares another's
+        scheduler.add(Request(request_id=str(row), prompt_token_ids=prompt, sampling=sampling), 0.0)
     times_ms = []
     for step in range(args.steps):
         before = time.perf_counter()

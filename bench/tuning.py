@@ -49,7 +49,10 @@ def fit() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "steps.jsonl"
         scheduler = ContinuousConfig(
-            max_num_seqs=max(FIT_CALLERS), max_num_batched_tokens=256, max_model_len=MAX_MODEL_LEN
+            max_num_seqs=max(FIT_CALLERS),
+            max_num_batched_tokens=256,
+            max_model_len=MAX_MODEL_LEN,
+            enable_prefix_caching=False,  # the same prompts run several times
         )
         config = EngineConfig(scheduler=scheduler, step_log=log)
         files = resolve(config.model)

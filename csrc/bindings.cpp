@@ -147,10 +147,10 @@ size_t quantized_bytes(int size) { return sizeof(ActivationGroup) * ceil_div(siz
 NB_MODULE(_kernels, m) {
   nb::enum_<WeightFormat>(m, "WeightFormat").value("INT8", WeightFormat::INT8).value("Q4", WeightFormat::Q4);
   nb::enum_<Basis>(m, "Basis").value("PLAIN", Basis::PLAIN).value("ROTATED", Basis::ROTATED);
-  nb::enum_<KVFormat>(m, "KVFormat")
-      .value("FLOAT32", KVFormat::FLOAT32)
-      .value("BFLOAT16", KVFormat::BFLOAT16)
-      .value("INT8", KVFormat::INT8);
+  nb::enum_<KVFormat> kv_formats(m, "KVFormat");
+#define INFLIGHT_VALUE(name, ...) kv_formats.value(#name, KVFormat::name);
+  INFLIGHT_KV_FORMATS(INFLIGHT_VALUE)
+#undef INFLIGHT_VALUE
   nb::enum_<BlockFormat>(m, "BlockFormat").value("Q4_0", BlockFormat::Q4_0).value("Q4_1", BlockFormat::Q4_1);
   nb::enum_<Rows>(m, "Rows").value("TOKENS", Rows::TOKENS).value("LOGITS", Rows::LOGITS);
   nb::class_<Isa>(m, "Isa").def_prop_ro("name", [](const Isa& isa) { return std::string(isa.name); });
@@ -259,6 +259,7 @@ NB_MODULE(_kernels, m) {
         kv->check_layer(layer);
         require(plan.num_heads == plan.group_heads * kv->kv.num_kv_heads && plan.head_dim() == kv->kv.head_dim,
                 "the plan is for a KV cache of other heads");
+        require(plan.format == kv->kv.format, "the plan is for a KV cache of another format");
         check_buffer(qkv, sizeof(float) * kv->qkv_size(plan.num_heads));
         check_buffer(out, sizeof(float) * plan.num_heads * kv->kv.head_dim);
         self.keep_alive(nb::find(kv));

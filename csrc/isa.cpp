@@ -9,12 +9,21 @@
 #include "kernels/quantize.h"
 #include "kernels/matmul.h"
 #include "kernels/argmax.h"
+#include "kernels/kv_float32.h"
+#include "kernels/kv_bfloat16.h"
+#include "kernels/kv_int8.h"
+#include "kernels/kv_int4.h"
 #include "kernels/attention.h"
 #include "kernels/rotary.h"
 #include "kernels/peaks.h"
 // clang-format on
 
 namespace inflight {
+
+#define INFLIGHT_ATTEND(name, Format, ...) attend<Format>,
+#define INFLIGHT_FINISH(name, Format, ...) finish_state<Format>,
+#define INFLIGHT_STORE(name, Format, ...) Format::store,
+#define INFLIGHT_TURN(name, Format, ...) turn_query<Format>,
 
 extern const Isa INFLIGHT_TABLE;
 const Isa INFLIGHT_TABLE = {
@@ -26,11 +35,12 @@ const Isa INFLIGHT_TABLE = {
     {rms_norm_quantize<Basis::PLAIN>, rms_norm_quantize<Basis::ROTATED>},
     argmax,
     MAX_QUERIES,
-    {attend<Float32>, attend<Bfloat16>, attend<Int8>},
+    {INFLIGHT_KV_FORMATS(INFLIGHT_TURN)},
+    {INFLIGHT_KV_FORMATS(INFLIGHT_ATTEND)},
     merge_states,
-    finish_state,
+    {INFLIGHT_KV_FORMATS(INFLIGHT_FINISH)},
     rotate,
-    {store_float32, store_bfloat16, store_int8},
+    {INFLIGHT_KV_FORMATS(INFLIGHT_STORE)},
     only_dot,
     only_fma,
     only_read,

@@ -13,7 +13,7 @@ constexpr int STATE_HEADER = 16;                 // a row's state: the largest s
 constexpr int state_stride(int head_dim) { return STATE_HEADER + head_dim; }
 
 struct AttentionTile {
-  const float* queries;  // [num_rows][QUERY_STRIDE], scaled
+  const float* queries;  // [num_rows][QUERY_STRIDE], scaled and turned
   int num_rows, head_dim;
   const unsigned char *const *pages, *const *next_pages;  // next: as many, to be fetched ahead
   const int* num_visible;  // [num_rows], ascending, the last one in [1, KV_TILE]; rows with none are left alone
@@ -43,10 +43,11 @@ struct Isa {
   // The place of the largest of n numbers, the first of equals; -1 if any is NaN or infinite.
   int (*argmax)(const float* x, int n);
   int max_queries;  // rows that attend takes at once
-  // Indexed by KVFormat.
+  // What is indexed by KVFormat: a query in the basis of the stored keys; a tile; the attended values of a row's state.
+  void (*turn_query[NUM_KV_FORMATS])(const float* query, int head_dim, float* out);
   void (*attend[NUM_KV_FORMATS])(const AttentionTile&);
   void (*merge_states)(const float* from, int head_dim, float* into);  // one row's, of tiles to the left and right
-  void (*finish_state)(const float* state, int head_dim, float* out);
+  void (*finish_state[NUM_KV_FORMATS])(const float* state, int head_dim, float* out);
   // out = x turned by angles, times scale; angles: cos [head_dim / 2], then sin. In place, or not.
   void (*rotate)(const float* x, const float* angles, float scale, int head_dim, float* out);
   void (*store_kv[NUM_KV_FORMATS])(const float* key, const float* value, int head_dim, int token, unsigned char* page);

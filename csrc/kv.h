@@ -1,12 +1,9 @@
 // The paged KV cache: what the memory of its blocks holds. The memory is the caller's, and may hold anything where
 // nothing was written yet.
 //
-// A block is cut into pages of PAGE tokens. A page, of one layer and one head, holds
-//   keys    float32 [head_dim][PAGE]; bfloat16 [head_dim / 2][PAGE][2]; int8 [head_dim][PAGE]
-//   values  float32 [PAGE][head_dim]; bfloat16 [PAGE][head_dim / 32][16][2]; int8 [PAGE][head_dim]
-//   int8 only: float32 scales of the keys and of the values, [head_dim / KV_GROUP][PAGE] each
-// so that one load gives a dimension of many keys, or many dimensions of a value. 32 bits of bfloat16 hold dimensions
-// 2 * i (low) and 2 * i + 1 of a key, and 32 * j + i (low) and 32 * j + 16 + i of a value.
+// A block is cut into pages of PAGE tokens. A page, of one layer and one head, has two sides, keys and values. A side
+// is PAGE * head_dim numbers, and after them, if the format has groups, the scales: bfloat16 [head_dim / KV_GROUP][PAGE].
+// How the numbers lie is the format's own: kernels/kv_*.h, one file for each.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,24 +12,43 @@
 
 namespace inflight {
 
-enum class KVFormat { FLOAT32, BFLOAT16, INT8 };
-constexpr int NUM_KV_FORMATS = 3;
+// The formats: name, the struct in kernels/kv_*.h, bits of a number, whether KV_GROUP of them share a scale.
+#define INFLIGHT_KV_FORMATS(X)     \
+  X(FLOAT32, Float32, 32, false)   \
+  X(BFLOAT16, Bfloat16, 16, false) \
+  X(INT8, Int8, 8, true)           \
+  X(INT4, Int4, 4, true)
+
+#define INFLIGHT_NAME(name, ...) name,
+enum class KVFormat { INFLIGHT_KV_FORMATS(INFLIGHT_NAME) };
+#undef INFLIGHT_NAME
 
 constexpr int PAGE = 16;
-constexpr int KV_GROUP = 64;  // dimensions of an int8 key or value that share a scale
+constexpr int KV_GROUP = 32;  // neighbouring dimensions of a key or a value; heads are whole groups in every format
 constexpr int MAX_HEAD_DIM = 256;
+
+struct KVLayout {
+  int bits;
+  bool scaled;
+
+  constexpr size_t number_bytes(int numbers) const { return (size_t)numbers * bits / 8; }
+  constexpr size_t side_bytes(int head_dim) const {
+    return number_bytes(PAGE * head_dim) + (scaled ? PAGE * (head_dim / KV_GROUP) * sizeof(uint16_t) : 0);
+  }
+};
+
+#define INFLIGHT_LAYOUT(name, type, bits, scaled) {bits, scaled},
+constexpr KVLayout KV_LAYOUTS[] = {INFLIGHT_KV_FORMATS(INFLIGHT_LAYOUT)};
+#undef INFLIGHT_LAYOUT
+constexpr int NUM_KV_FORMATS = sizeof(KV_LAYOUTS) / sizeof(KVLayout);
+constexpr KVLayout layout_of(KVFormat format) { return KV_LAYOUTS[(int)format]; }
 
 struct KVCache {
   KVFormat format;
   unsigned char* data;
   int num_layers, num_blocks, block_size, num_kv_heads, head_dim;
 
-  size_t page_bytes() const {
-    const size_t numbers = (size_t)2 * PAGE * head_dim;
-    if (format == KVFormat::FLOAT32) return numbers * 4;
-    if (format == KVFormat::BFLOAT16) return numbers * 2;
-    return numbers + numbers / KV_GROUP * sizeof(float);
-  }
+  size_t page_bytes() const { return 2 * layout_of(format).side_bytes(head_dim); }
   // Of one layer, all heads.
   size_t block_bytes() const { return page_bytes() * num_kv_heads * (block_size / PAGE); }
   size_t size_bytes() const { return block_bytes() * num_blocks * num_layers; }
@@ -47,9 +63,8 @@ struct KVCache {
 
 // Throws std::invalid_argument where the kernels cannot serve such a cache.
 inline void check(const KVCache& kv) {
-  const int unit = kv.format == KVFormat::INT8 ? KV_GROUP : 32;
-  if (kv.head_dim < unit || kv.head_dim > MAX_HEAD_DIM || kv.head_dim % unit != 0)
-    throw std::invalid_argument("head_dim must be a multiple of " + std::to_string(unit) + " up to " +
+  if (kv.head_dim < KV_GROUP || kv.head_dim > MAX_HEAD_DIM || kv.head_dim % KV_GROUP != 0)
+    throw std::invalid_argument("head_dim must be a multiple of " + std::to_string(KV_GROUP) + " up to " +
                                 std::to_string(MAX_HEAD_DIM) + ", not " + std::to_string(kv.head_dim));
   if (kv.block_size < PAGE || kv.block_size % PAGE != 0)
     throw std::invalid_argument("block_size must be a multiple of " + std::to_string(PAGE) + ", not " +

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,11 @@ settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.load_profile("deterministic")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """All tests by two processes; a part of them in this one, where ``-s`` and breakpoints work."""
+    return 2 if config.args == config.getini("testpaths") else 0
+
+
 @pytest.fixture(scope="session")
 def model_files() -> ModelFiles:
     """The real model, fetched at its first use; without it the tests that need it fail, saying why."""
@@ -23,3 +29,18 @@ def model_files() -> ModelFiles:
 @pytest.fixture(scope="session")
 def tokenizer(model_files: ModelFiles) -> Tokenizer:
     return Tokenizer.load(model_files.path)
+
+
+@pytest.fixture
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say something about the run, in its summary and in its report: what a worker prints is lost."""
+    return lambda line: record_property("told", line)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    told = [line for report in reports for name, line in report.user_properties if name == "told"]
+    if told:
+        terminalreporter.section("told by the tests")
+        for line in told:
+            terminalreporter.line(line)

@@ -1,17 +1,17 @@
 """The PaperExecutor: a language model small enough to be checked by hand, over a KV memory made of lists.
 
-Its next token is a hash of the tokens read back *through the block table*, so that a wrong table, an early free or a
-swapped block becomes a wrong token. It imports nothing but the contracts.
+Its next token is a hash of the tokens read back *through the block table*, so that a wrong table, an early free, a
+stale prefix or a swapped block becomes a wrong token. It imports nothing but the contracts.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from inflight.core.errors import StepFailed
-from inflight.core.output import FailedRow, SampledRow, SampledToken, SchedulerOutput, StepResult, Stop
+from inflight.core.output import BlockCopy, FailedRow, SampledRow, SampledToken, SchedulerOutput, StepResult, Stop
 from inflight.core.request import Request, SeqId
 from inflight.engine.executor import KVCapacity
 
@@ -26,10 +26,23 @@ def next_token(tokens: Sequence[int], choice: int, vocab_size: int) -> int:
 
 @dataclass(frozen=True)
 class Failure:
-    """How one step goes wrong: as a whole, after so many rows have written garbage; or only the row at ``row``."""
+    """How one step goes wrong: as a whole, after so many copies, or after so many rows; or only the row at ``row``."""
 
+    after_copies: int | None = None
     after_rows: int | None = None
     row: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.row is None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How long a step takes on paper."""
+
+    token_s: float = 0.0
+    copy_s: float = 0.0
 
 
 class PaperExecutor:
@@ -39,27 +52,31 @@ class PaperExecutor:
         block_size: int,
         vocab_size: int = 2,
         failure: Callable[[SchedulerOutput], Failure | None] = lambda output: None,
+        num_host_blocks: int = 0,
+        cost: Callable[[SchedulerOutput], Cost] = lambda output: Cost(),
     ) -> None:
-        self.capacity = KVCapacity(num_blocks, block_size, bytes_per_block=8 * block_size)
+        self.capacity = KVCapacity(num_blocks, block_size, 8 * block_size, num_host_blocks)
         self.known: set[SeqId] = set()
         self._memory = [[NEVER_WRITTEN] * block_size for _ in range(num_blocks)]
+        self._host = [[NEVER_WRITTEN] * block_size for _ in range(num_host_blocks)]
         self._vocab_size = vocab_size
         self._failure = failure
+        self._cost = cost
         self._num_written = 0  # tokens, in this step
 
     def execute(self, output: SchedulerOutput) -> StepResult:
-        failure = self._failure(output)
+        failure, cost = self._failure(output), self._cost(output)
         self.known -= set(output.finished)
         self.known |= {new.seq_id for new in output.new}
-        sampled, failed = [], []
-        torn = failure is not None and failure.after_rows is not None
+        if failure is not None and failure.is_whole:
+            self._tear(output, failure)
+        self._copy(output.copies)
         self._write_scratch(output)
-        for row in output.scheduled[: failure.after_rows] if torn else output.scheduled:
+        for row in output.scheduled:
             if row.seq_id not in self.known:
                 raise AssertionError(f"{row.seq_id} was never introduced")
-            self._write(row.block_table, row.start, [GARBAGE] * len(row.token_ids) if torn else row.token_ids)
-        if torn:
-            raise StepFailed("the paper tore")
+            self._write(row.block_table, row.start, row.token_ids)
+        sampled, failed = [], []
         for index, row in enumerate(output.scheduled):
             if failure is not None and failure.row == index and row.num_logits:
                 failed.append(FailedRow(row.seq_id, "a blot on this row"))
@@ -67,16 +84,47 @@ class PaperExecutor:
                 tokens = self._read(row.block_table, row.start + len(row.token_ids))
                 token = next_token(tokens, row.seq_id[1], self._vocab_size)
                 sampled.append(SampledRow(row.seq_id, (SampledToken(token),)))
+        copies_s = cost.copy_s * len(output.copies)
         return StepResult(
             output.step,
             tuple(sampled),
-            duration_s=0.0,
+            duration_s=cost.token_s * output.num_computed_tokens + copies_s,
             failed=tuple(failed),
             num_computed_tokens=self._num_written,
+            copies_s=copies_s,
         )
+
+    def spoil(self, blocks: Iterable[int], host_blocks: Iterable[int]) -> None:
+        """Leave rubbish in blocks that nobody may count on."""
+        for block in blocks:
+            self._memory[block] = [GARBAGE] * self.capacity.block_size
+        for host_block in host_blocks:
+            self._host[host_block] = [GARBAGE] * self.capacity.block_size
 
     def close(self) -> None:
         self.known.clear()
+
+    def _tear(self, output: SchedulerOutput, failure: Failure) -> None:
+        """Do a part of a step, and leave rubbish where it should have written."""
+        if failure.after_copies is None:
+            self._write_scratch(output)
+            for row in output.scheduled[: failure.after_rows]:
+                self._write(row.block_table, row.start, [GARBAGE] * len(row.token_ids))
+        else:
+            self._copy(output.copies[: failure.after_copies])
+        self.spoil(
+            [copy.block for copy in output.copies if not copy.to_host],
+            [copy.host_block for copy in output.copies if copy.to_host],
+        )
+        raise StepFailed("the paper tore")
+
+    def _copy(self, copies: Sequence[BlockCopy]) -> None:
+        for copy in copies:
+            if copy.to_host:
+                self._host[copy.host_block] = list(self._memory[copy.block])
+        for copy in copies:
+            if not copy.to_host:
+                self._memory[copy.block] = list(self._host[copy.host_block])
 
     def _write_scratch(self, output: SchedulerOutput) -> None:
         """Pads and dead rows leave rubbish behind them."""

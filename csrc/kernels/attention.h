@@ -4,14 +4,12 @@
 // A value that it must not see is never multiplied, not even by a weight of zero, since it may be a NaN; the scores of
 // such tokens are thrown away.
 #pragma once
-#include "../kv.h"
+#include "kv_scale.h"
 
 namespace {
 
 using inflight::AttentionTile;
-using inflight::KV_GROUP;
 using inflight::KV_TILE;
-using inflight::PAGE;
 using inflight::QUERY_STRIDE;
 using inflight::STATE_HEADER;
 using inflight::state_stride;
@@ -21,47 +19,8 @@ constexpr int FEW_QUERIES = MAX_QUERIES / 3;  // so few have registers for four 
 constexpr int WAITING_QUERIES = 4;            // so few wait for memory, and fetch ahead
 static_assert(LANES == PAGE, "a vector holds one dimension of a page's keys");
 
-// keys(): dimensions d and d + 1 of a page's tokens. values(): dimensions d..d + 15 and d + 16..d + 31 of a token.
-struct Float32 {
-  static constexpr int BYTES = 4;
-  static constexpr bool SCALED = false;
-  static void keys(const unsigned char* page, int d, F* out) {
-    const float* p = (const float*)page + d * PAGE;
-    out[0] = load(p);
-    out[1] = load(p + PAGE);
-  }
-  static void values(const unsigned char* row, int d, F* out) {
-    out[0] = load((const float*)row + d);
-    out[1] = load((const float*)row + d + 16);
-  }
-};
-
-struct Bfloat16 {
-  static constexpr int BYTES = 2;
-  static constexpr bool SCALED = false;
-  static void keys(const unsigned char* page, int d, F* out) { load_bf16_pair(page + d * PAGE * 2, out); }
-  static void values(const unsigned char* row, int d, F* out) { load_bf16_pair(row + d * 2, out); }
-};
-
-struct Int8 {
-  static constexpr int BYTES = 1;
-  static constexpr bool SCALED = true;
-  static void keys(const unsigned char* page, int d, F* out) {
-    const int8_t* p = (const int8_t*)page + d * PAGE;
-    out[0] = to_float(load_i8(p));
-    out[1] = to_float(load_i8(p + PAGE));
-  }
-  static void values(const unsigned char* row, int d, F* out) {
-    out[0] = to_float(load_i8((const int8_t*)row + d));
-    out[1] = to_float(load_i8((const int8_t*)row + d + 16));
-  }
-  static const float* key_scales(const unsigned char* page, int head_dim) {
-    return (const float*)(page + 2 * PAGE * head_dim);
-  }
-  static const float* value_scales(const unsigned char* page, int head_dim) {
-    return key_scales(page, head_dim) + PAGE * (head_dim / KV_GROUP);
-  }
-};
+// A Format (kv_*.h) has a LAYOUT; keys(side, d): dimensions d and d + 1 of a page's tokens; values(row, d): dimensions
+// d..d + 15 and d + 16..d + 31 of a token; store: one token's key and value into a page.
 
 inline void prefetch(const unsigned char* p, int num_bytes) {
   for (int i = 0; i < num_bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
@@ -70,7 +29,10 @@ inline void prefetch(const unsigned char* p, int num_bytes) {
 // scores[r][token] = q[r] . k[token] for R rows and P pages. Values are fetched meanwhile.
 template <class Format, int R, int P>
 void score(const float* q, const unsigned char* const* pages, int head_dim, float* scores) {
-  const int group = Format::SCALED ? KV_GROUP : head_dim;
+  constexpr auto layout = Format::LAYOUT;
+  constexpr int dimension_bytes = PAGE * layout.bits / 8;
+  const int group = layout.scaled ? KV_GROUP : head_dim;
+  const size_t value_side = layout.side_bytes(head_dim);
   for (int first = 0; first < head_dim; first += group) {
     F acc[R][P];
     for (auto& row : acc)
@@ -79,8 +41,8 @@ void score(const float* q, const unsigned char* const* pages, int head_dim, floa
       F keys[P][2];
       for (int p = 0; p < P; p++) {
         Format::keys(pages[p], d, keys[p]);
-        if (R <= WAITING_QUERIES && d * PAGE * Format::BYTES % 64 == 0)
-          prefetch(pages[p] + (head_dim + d) * PAGE * Format::BYTES, 2 * PAGE * Format::BYTES);
+        if (R <= WAITING_QUERIES && d * dimension_bytes % 64 == 0)
+          prefetch(pages[p] + value_side + d * dimension_bytes, 2 * dimension_bytes);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++)
@@ -89,44 +51,46 @@ void score(const float* q, const unsigned char* const* pages, int head_dim, floa
           for (int p = 0; p < P; p++) acc[r][p] = fma(x, keys[p][i], acc[r][p]);
         }
     }
-    for (int r = 0; r < R; r++)
-      for (int p = 0; p < P; p++) {
-        float* out = scores + r * SCORE_STRIDE + p * PAGE;
-        if constexpr (Format::SCALED) {
-          const F scale = load(Format::key_scales(pages[p], head_dim) + first / KV_GROUP * PAGE);
+    for (int p = 0; p < P; p++) {
+      float* out = scores + p * PAGE;
+      if constexpr (layout.scaled) {
+        const F scale = load_scales<Format>(pages[p], head_dim, first);
+        for (int r = 0; r < R; r++, out += SCORE_STRIDE)
           store(out, first == 0 ? mul(acc[r][p], scale) : fma(acc[r][p], scale, load(out)));
-        } else {
-          store(out, acc[r][p]);
-        }
+      } else {
+        for (int r = 0; r < R; r++, out += SCORE_STRIDE) store(out, acc[r][p]);
       }
+    }
   }
 }
 
 // out[r][d] += weights[r][token] * v[token][d] for tokens in [from, to), R rows, and S pairs of vectors of dimensions
-// from `first` on. The next tile's keys are fetched meanwhile.
+// from `first` on; the weights of the next pair are `pair_stride` further. The next tile's keys are fetched meanwhile.
 template <class Format, int R, int S>
-void weigh(const float* weights, const AttentionTile& t, int first, int from, int to, float* out) {
+void weigh(const float* weights, int pair_stride, const AttentionTile& t, int first, int from, int to, float* out) {
+  constexpr auto layout = Format::LAYOUT;
   const int stride = state_stride(t.head_dim);
   out += first;
   F acc[R][S][2];
   for (int r = 0; r < R; r++)
     for (int s = 0; s < S; s++)
       for (int i = 0; i < 2; i++) acc[r][s][i] = load(out + r * stride + (2 * s + i) * LANES);
-  const int row_bytes = t.head_dim * Format::BYTES;
+  const int row_bytes = t.head_dim * layout.bits / 8;
+  const size_t value_side = layout.side_bytes(t.head_dim);
   while (from < to) {
     const int end = to < (from / PAGE + 1) * PAGE ? to : (from / PAGE + 1) * PAGE;
-    const unsigned char* row = t.pages[from / PAGE] + (PAGE + from % PAGE) * row_bytes;
-    const unsigned char* next = t.next_pages[from / PAGE] + from % PAGE * row_bytes + first * Format::BYTES;
+    const unsigned char* row = t.pages[from / PAGE] + value_side + from % PAGE * row_bytes;
+    const unsigned char* next = t.next_pages[from / PAGE] + from % PAGE * row_bytes + first * layout.bits / 8;
     for (; from < end; from++, row += row_bytes, next += row_bytes) {
-      if (R <= WAITING_QUERIES) prefetch(next, S * 2 * LANES * Format::BYTES);
+      if (R <= WAITING_QUERIES) prefetch(next, S * 2 * LANES * layout.bits / 8);
       F values[S][2];
       for (int s = 0; s < S; s++) Format::values(row, first + s * 2 * LANES, values[s]);
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) {
-        const F x = fill(weights[r * SCORE_STRIDE + from]);
-        for (int s = 0; s < S; s++)
+      for (int r = 0; r < R; r++)
+        for (int s = 0; s < S; s++) {
+          const F x = fill(weights[r * SCORE_STRIDE + (layout.scaled ? s * pair_stride : 0) + from]);
           for (int i = 0; i < 2; i++) acc[r][s][i] = fma(x, values[s][i], acc[r][s][i]);
-      }
+        }
     }
   }
   for (int r = 0; r < R; r++)
@@ -160,19 +124,21 @@ void soften(float* scores, int n, float* state) {
 
 // Dimensions [first, last) of the last R rows. Later rows see more: a chunk's last tokens are hidden from its first.
 template <class Format, int R>
-void weigh_visible(const float* weights, const AttentionTile& t, int from, int first, int last) {
+void weigh_visible(const float* weights, int pair_stride, const AttentionTile& t, int from, int first, int last) {
   const int row = t.num_rows - R, to = t.num_visible[row];
   if (to > from) {
     const float* row_weights = weights + row * SCORE_STRIDE;
     float* out = t.states + row * state_stride(t.head_dim) + STATE_HEADER;
     int d = first;
     if constexpr (R <= FEW_QUERIES)
-      for (; d + 4 * LANES <= last; d += 4 * LANES) weigh<Format, R, 2>(row_weights, t, d, from, to, out);
-    for (; d < last; d += 2 * LANES) weigh<Format, R, 1>(row_weights, t, d, from, to, out);
+      for (; d + 4 * LANES <= last; d += 4 * LANES, row_weights += 2 * pair_stride)
+        weigh<Format, R, 2>(row_weights, pair_stride, t, d, from, to, out);
+    for (; d < last; d += 2 * LANES, row_weights += pair_stride)
+      weigh<Format, R, 1>(row_weights, pair_stride, t, d, from, to, out);
     from = to;
   }
   if constexpr (R > 1)
-    if (t.num_visible[t.num_rows - 1] > from) weigh_visible<Format, R - 1>(weights, t, from, first, last);
+    if (t.num_visible[t.num_rows - 1] > from) weigh_visible<Format, R - 1>(weights, pair_stride, t, from, first, last);
 }
 
 template <class Format, int R>
@@ -196,18 +162,23 @@ void attend_tile(const AttentionTile& t) {
     for (int i = 0; i < t.head_dim; i += LANES) store(state + STATE_HEADER + i, zero());
   }
 
-  if constexpr (Format::SCALED) {
-    alignas(64) float scaled[R * SCORE_STRIDE];
-    for (int d = 0; d < t.head_dim; d += KV_GROUP) {
-      for (int p = 0; p < num_pages; p++) {
-        const F scale = load(Format::value_scales(t.pages[p], t.head_dim) + d / KV_GROUP * PAGE);
-        for (int at = p * PAGE; at < R * SCORE_STRIDE; at += SCORE_STRIDE)
-          store(scaled + at, mul(load(scores + at), scale));
-      }
-      weigh_visible<Format, R>(scaled, t, 0, d, d + KV_GROUP);
+  if constexpr (Format::LAYOUT.scaled) {
+    constexpr int GROUPS = 2;  // at once, as many as `weigh` takes
+    alignas(64) float scaled[GROUPS * R * SCORE_STRIDE];
+    for (int first = 0; first < t.head_dim; first += GROUPS * KV_GROUP) {
+      const int last = first + GROUPS * KV_GROUP < t.head_dim ? first + GROUPS * KV_GROUP : t.head_dim;
+      float* out = scaled;
+      for (int d = first; d < last; d += KV_GROUP, out += R * SCORE_STRIDE)
+        for (int p = 0; p < num_pages; p++) {
+          const unsigned char* values = t.pages[p] + Format::LAYOUT.side_bytes(t.head_dim);
+          const F scale = load_scales<Format>(values, t.head_dim, d);
+          for (int at = p * PAGE; at < R * SCORE_STRIDE; at += SCORE_STRIDE)
+            store(out + at, mul(load(scores + at), scale));
+        }
+      weigh_visible<Format, R>(scaled, R * SCORE_STRIDE, t, 0, first, last);
     }
   } else {
-    weigh_visible<Format, R>(scores, t, 0, 0, t.head_dim);
+    weigh_visible<Format, R>(scores, 0, t, 0, 0, t.head_dim);
   }
 }
 
@@ -229,9 +200,25 @@ void merge_states(const float* from, int head_dim, float* into) {
     store(into + i, fma(load(into + i), a, mul(load(from + i), b)));
 }
 
+template <class Format>
 void finish_state(const float* state, int head_dim, float* out) {
   const F total = fill(state[1]);
-  for (int i = 0; i < head_dim; i += LANES) store(out + i, div(load(state + STATE_HEADER + i), total));
+  for (int i = 0; i < head_dim; i += KV_GROUP) {
+    F x[2];
+    for (int j = 0; j < 2; j++) x[j] = div(load(state + STATE_HEADER + i + j * LANES), total);
+    if constexpr (Format::LAYOUT.scaled) hadamard(x);
+    for (int j = 0; j < 2; j++) store(out + i + j * LANES, x[j]);
+  }
+}
+
+// A query in the basis of the stored keys.
+template <class Format>
+void turn_query(const float* x, int head_dim, float* out) {
+  for (int i = 0; i < head_dim; i += KV_GROUP) {
+    F group[2] = {load(x + i), load(x + i + LANES)};
+    if constexpr (Format::LAYOUT.scaled) hadamard(group);
+    for (int j = 0; j < 2; j++) store(out + i + j * LANES, group[j]);
+  }
 }
 
 }  // namespace

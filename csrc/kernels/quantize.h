@@ -2,6 +2,7 @@
 // an infinity too, so that neither is lost.
 #pragma once
 #include "../formats.h"
+#include "hadamard.h"
 
 namespace {
 
@@ -12,26 +13,11 @@ using inflight::GROUP;
 constexpr int GROUP_VECTORS = GROUP / LANES;
 using Group = F[GROUP_VECTORS];
 
-// One stage of the Walsh-Hadamard transform within each vector: (a, b) -> (a + b, a - b) for lanes N apart.
-template <int N>
-inline F butterfly(F x) {
-  static constexpr auto signs = [] {
-    struct { float of[LANES]; } s{};
-    for (int i = 0; i < LANES; i++) s.of[i] = i & N ? -1.0f : 1.0f;
-    return s;
-  }();
-  return fma(x, load(signs.of), swap_lanes<N>(x));
-}
-
 // Both halves of a group times H / 32; see Basis.
 inline void rotate_halves(Group& x) {
   static_assert(2 * 2 * LANES == GROUP, "a half is two vectors");
-  for (int i = 0; i < GROUP_VECTORS; i += 2) {
-    const F sum = add(x[i], x[i + 1]);
-    x[i + 1] = sub(x[i], x[i + 1]);
-    x[i] = sum;
-  }
-  for (F& v : x) v = mul(butterfly<1>(butterfly<2>(butterfly<4>(butterfly<8>(v)))), fill(1.0f / 32));
+  for (int i = 0; i < GROUP_VECTORS; i += 2) hadamard(x + i);
+  for (F& v : x) v = mul(v, fill(1.0f / 32));
 }
 
 template <int N>

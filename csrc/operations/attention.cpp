@@ -29,8 +29,8 @@ int AttentionPlan::QueryTile::num_visible(int row, int kv_tile) const {
 
 AttentionPlan::AttentionPlan(const Isa& isa, const KVCache& kv, int num_heads)
     : num_heads(num_heads), group_heads(count_group(kv, num_heads)),
-      tiles_per_token(kv.num_kv_heads * ceil_div(group_heads, count_max_rows(isa))), head_dim_(kv.head_dim),
-      max_rows_(count_max_rows(isa)) {}
+      tiles_per_token(kv.num_kv_heads * ceil_div(group_heads, count_max_rows(isa))), format(kv.format),
+      head_dim_(kv.head_dim), max_rows_(count_max_rows(isa)) {}
 
 void AttentionPlan::make(const Step& step, int num_threads) {
   query_tiles.clear();
@@ -78,11 +78,12 @@ namespace {
 using QueryTile = AttentionPlan::QueryTile;
 using Item = AttentionPlan::Item;
 
-void finish(const Isa& isa, const QueryTile& tile, int head_dim, const float* states, Buffer& attended) {
+void finish(const Isa& isa, const AttentionPlan& plan, const QueryTile& tile, const float* states, Buffer& attended) {
+  const int head_dim = plan.head_dim();
   for (int row = 0; row < tile.num_rows(); row++) {
     const int head = tile.first_head + row % tile.num_heads;
     float* out = attended.row<float>(tile.first_token + row / tile.num_heads) + head * head_dim;
-    isa.finish_state(states + row * state_stride(head_dim), head_dim, out);
+    isa.finish_state[(int)plan.format](states + row * state_stride(head_dim), head_dim, out);
   }
 }
 
@@ -125,7 +126,8 @@ class Attention : public Operation {
     alignas(64) float queries[MAX_ROWS * QUERY_STRIDE];
     for (int row = 0; row < num_rows; row++) {
       const float* q = qkv_.row<float>(tile.first_token + row / tile.num_heads);
-      std::copy_n(q + (tile.first_head + row % tile.num_heads) * head_dim, head_dim, queries + row * QUERY_STRIDE);
+      q += (tile.first_head + row % tile.num_heads) * head_dim;
+      isa_.turn_query[(int)kv_.format](q, head_dim, queries + row * QUERY_STRIDE);
     }
     alignas(64) float running[MAX_ROWS * state_stride(MAX_HEAD_DIM)], fresh[MAX_ROWS * state_stride(MAX_HEAD_DIM)];
     const Item& likely = plan_.items[std::min(index + num_threads_, (int)plan_.items.size() - 1)];  // to come next
@@ -142,7 +144,7 @@ class Attention : public Operation {
       attend(tile, kv_tile, queries, here, next, states);
       if (!tile.split && !first) merge(isa_, tile, head_dim, kv_tile, states, running);
     }
-    if (!tile.split) finish(isa_, tile, head_dim, running, attended_);
+    if (!tile.split) finish(isa_, plan_, tile, running, attended_);
   }
 
  private:
@@ -201,7 +203,7 @@ class Output : public Operation {
         const float* from_right = plan_.state(tile.first_state + (size_t)kv_tile * tile.num_rows());
         merge(isa_, tile, plan_.head_dim(), kv_tile, from_right, states);
       }
-      finish(isa_, tile, plan_.head_dim(), states, attended_);
+      finish(isa_, plan_, tile, states, attended_);
     }
     for (int i = from * plan_.tiles_per_token; i < to * plan_.tiles_per_token; i += plan_.tiles_per_token) {
       const QueryTile& tile = plan_.query_tiles[i];

@@ -41,6 +41,7 @@ class AttentionPlan {
   std::vector<Item> items;             // the largest first
   const int num_heads, group_heads;    // group: query heads that share a key head
   const int tiles_per_token;
+  const KVFormat format;
 
  private:
   const int head_dim_, max_rows_;

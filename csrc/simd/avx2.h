@@ -99,6 +99,11 @@ inline void load_bf16_pair(const void* p, F* out) {
   out[0] = as_float(shift_left<16>(both));
   out[1] = as_float(and_i(both, fill_i((int32_t)0xffff0000)));
 }
+inline F load_bf16(const uint16_t* p) {
+  const __m128i *low = (const __m128i*)p, *high = low + 1;
+  return as_float(shift_left<16>({_mm256_cvtepu16_epi32(_mm_loadu_si128(low)),
+                                  _mm256_cvtepu16_epi32(_mm_loadu_si128(high))}));
+}
 // float16 -> float32, exact.
 inline F load_f16(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p + 1))};
@@ -107,6 +112,16 @@ inline F load_f16(const uint16_t* p) {
 inline I load_i8(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
   return {_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))};
+}
+inline I load_u8(const void* p) {
+  const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+  return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+}
+// Sixteen pairs of numbers of 4 bits, less 7.5, as two vectors: the low halves of each byte, and the high ones.
+inline void load_u4_pair(const void* p, F* out) {
+  const I both = load_u8(p);
+  out[0] = sub(to_float(and_i(both, fill_i(15))), fill(7.5f));
+  out[1] = sub(to_float(shift_right<4>(both)), fill(7.5f));
 }
 // The low bytes of sixteen whole numbers.
 inline void store_i8(int8_t* p, I a) {

@@ -56,15 +56,26 @@ inline void load_bf16_pair(const void* p, F* out) {
   out[0] = as_float(shift_left<16>(both));
   out[1] = as_float(and_i(both, fill_i((int32_t)0xffff0000)));
 }
+inline F load_bf16(const uint16_t* p) {
+  return as_float(shift_left<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p))));
+}
 // Signed bytes -> whole numbers.
 inline I load_i8(const int8_t* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)); }
+// Sixteen pairs of numbers of 4 bits, less 7.5, as two vectors: the low halves of each byte, and the high ones.
+inline void load_u4_pair(const void* p, F* out) {
+  const I both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+  const F table = _mm512_setr_ps(-7.5f, -6.5f, -5.5f, -4.5f, -3.5f, -2.5f, -1.5f, -0.5f, 0.5f, 1.5f, 2.5f, 3.5f, 4.5f,
+                                 5.5f, 6.5f, 7.5f);
+  out[0] = _mm512_permutexvar_ps(both, table);  // by the low 4 bits of each lane
+  out[1] = _mm512_permutexvar_ps(shift_right<4>(both), table);
+}
 // The first n lanes of a, 1 <= n <= LANES; `other` in the rest, whatever a holds there.
 inline F keep_first(F a, int n, float other) {
   return _mm512_mask_mov_ps(fill(other), (__mmask16)(0xffff >> (16 - n)), a);
 }
 // float16 -> float32, exact.
 inline F load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
-// The low bytes of sixteen whole numbers in [-128, 127].
+// The low bytes of sixteen whole numbers.
 inline void store_i8(int8_t* p, I a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a)); }
 
 // Lane i takes lane i ^ N.

@@ -138,6 +138,11 @@ inline void load_bf16_pair(const void* p, F* out) {
   out[0] = as_float(shift_left<16>(both));
   out[1] = as_float(and_i(both, fill_i((int32_t)0xffff0000)));
 }
+inline F load_bf16(const uint16_t* p) {
+  int32_t words[LANES];
+  for (int i = 0; i < LANES; i++) words[i] = (int32_t)((uint32_t)p[i] << 16);
+  return as_float(load_i(words));
+}
 // float16 -> float32, exact.
 inline F load_f16(const uint16_t* p) {
   int32_t words[LANES];
@@ -155,6 +160,15 @@ inline I load_i8(const int8_t* p) {
   int32_t words[LANES];
   for (int i = 0; i < LANES; i++) words[i] = p[i];
   return load_i(words);
+}
+// Sixteen pairs of numbers of 4 bits, less 7.5, as two vectors: the low halves of each byte, and the high ones.
+inline void load_u4_pair(const void* p, F* out) {
+  const uint8_t* bytes = (const uint8_t*)p;
+  int32_t words[LANES];
+  for (int i = 0; i < LANES; i++) words[i] = bytes[i];
+  const I both = load_i(words);
+  out[0] = sub(to_float(and_i(both, fill_i(15))), fill(7.5f));
+  out[1] = sub(to_float(shift_right<4>(both)), fill(7.5f));
 }
 // The low bytes of sixteen whole numbers.
 inline void store_i8(int8_t* p, I x) {

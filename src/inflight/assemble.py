@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,7 +20,10 @@ from inflight.engine.loop import Engine, EngineFactory
 from inflight.engine.recorder import RecentSteps, Recorder, Started, StepLog
 from inflight.hub.resolve import ModelFiles
 from inflight.metrics.collect import Collector
-from inflight.schedulers.config import ContinuousConfig, SchedulerConfig, StaticConfig
+from inflight.runtime.calibrate import MAX_TOKENS
+from inflight.runtime.config import RuntimeConfig
+from inflight.runtime.models.llama_sizes import StepSize
+from inflight.schedulers.config import ContinuousConfig, DynamicConfig, SchedulerConfig, StaticConfig
 from inflight.schedulers.memory import is_padded, num_scratch_blocks
 from inflight.schedulers.registry import make_scheduler
 from inflight.text.stream import TextStream
@@ -48,19 +52,40 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
     """
     from inflight.runtime.load import load_executor
 
-    executor = load_executor(files.path, config.runtime)
+    runtime = without_idle_swap_space(config.runtime, config.scheduler)
+    step_of = partial(largest_step, config.scheduler, runtime.block_size)
+    executor = load_executor(files.path, runtime, step_of)
     limits, whys = decide_limits(config.scheduler, executor)
-    scheduler = make_scheduler(limits, executor.capacity.num_blocks, executor.capacity.block_size)
+    scheduler = scheduler_over(executor.capacity, limits)
     path = None if config.step_log is None else Path(config.step_log)  # a program may have given a string
     step_log = None if path is None else start_step_log(path, limits, executor.capacity)
     notes = (*executor.notes, *whys)
     return engine_around(executor, scheduler, limits, tokenizer, step_log, files.name, notes, keep_prompts)
 
 
+def scheduler_over(capacity: KVCapacity, limits: SchedulerConfig) -> Scheduler:
+    """A scheduler over an executor's memory, whose prefix cache has a secret of its own."""
+    return make_scheduler(
+        limits, capacity.num_blocks, capacity.block_size, capacity.num_host_blocks, secrets.token_bytes()
+    )
+
+
+def without_idle_swap_space(runtime: RuntimeConfig, scheduler: SchedulerConfig) -> RuntimeConfig:
+    """The settings without swap space, where the scheduler would never copy anything into it."""
+    swaps = (
+        isinstance(scheduler, ContinuousConfig)
+        and scheduler.kv_allocator == "paged"
+        and scheduler.preemption_mode != "recompute"
+    )
+    return runtime if swaps else replace(runtime, swap_space_bytes=0)
+
+
 def start_step_log(path: Path, limits: SchedulerConfig, capacity: KVCapacity) -> StepLog:
     """A step log, begun for an engine. Raises ``OSError`` if it cannot be written."""
     step_log = StepLog(path)
-    step_log.write(Started(limits.name, asdict(limits), capacity.num_blocks, capacity.block_size))
+    step_log.write(
+        Started(limits.name, asdict(limits), capacity.num_blocks, capacity.block_size, capacity.num_host_blocks)
+    )
     return step_log
 
 
@@ -133,6 +158,25 @@ def effective_max_model_len(of_model: int, asked: SchedulerConfig, capacity: KVC
         num_left = capacity.num_blocks - num_scratch_blocks(asked, effective, capacity.block_size)
         why += f"; reserved for each sequence, so that {num_left // -(-effective // capacity.block_size)} fit at once"
     return effective, f"max_model_len {effective} tokens: {why}"
+
+
+def largest_step(asked: SchedulerConfig, block_size: int, of_model: int, num_blocks: int) -> StepSize:
+    """The largest step that the scheduler may make with so many KV blocks: what memory is planned for.
+
+    Where the tokens of a step are measured, it is the largest that the measurement tries. A rectangle may be as wide as
+    the longest prompt in all of its rows; without padding a batch has no more tokens than the KV holds.
+    """
+    capacity = KVCapacity(max(num_blocks, 2), block_size, 0)  # fewer are refused when the limits are decided
+    max_len, _ = effective_max_model_len(of_model, asked, capacity)
+    if isinstance(asked, ContinuousConfig):
+        num_tokens, _ = effective_num_batched_tokens(asked, max_len, block_size, lambda: (MAX_TOKENS, ""))
+        return StepSize(num_tokens, asked.num_seats, max_len)
+    num_tokens = asked.num_seats * max_len
+    if not is_padded(asked):
+        num_tokens = min(num_tokens, capacity.num_blocks * block_size)
+    if isinstance(asked, DynamicConfig) and asked.max_tokens_in_batch is not None:
+        num_tokens = min(num_tokens, asked.max_tokens_in_batch)
+    return StepSize(num_tokens, asked.num_seats, max_len)
 
 
 def _why_batch(config: SchedulerConfig, max_model_len: int, capacity: KVCapacity) -> str:

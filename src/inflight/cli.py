@@ -17,6 +17,7 @@ COMMANDS = {  # name: (what it takes, what it does)
     "generate": ("[flags] prompt", "stream one answer"),
     "chat": ("[flags] [model]", "talk in the terminal"),
     "pull": ("[model]", "fetch a model ahead of time"),
+    "plan": ("memory [flags] [model]", "reckon, before a model is loaded, what it takes and how many callers fit"),
     "explain": ("[flags] STEPLOG", "show what every step of a run did: pictures and the ledger of waste"),
     "compare": ("[flags]", "run static, dynamic and continuous batching on the same requests, and show what each did"),
     "bench": ("BENCHMARK [flags]", "measure: a server under load, batch sizes, the engine, its kernels"),

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from hashlib import blake2b
 from types import FrameType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from tqdm import tqdm
 
@@ -28,10 +28,15 @@ from inflight.hub.resolve import resolve
 from inflight.outputs import ChoiceText, RequestOutput, request_output
 from inflight.text.tokenizer import Tokenizer
 
-Prompt = str | Sequence[TokenId] | Mapping[str, Any]  # text, token ids, {"prompt": ...} or {"prompt_token_ids": ...}
+Prompt = str | Sequence[TokenId] | Mapping[str, Any]  # text, token ids, or a dict of one of them and a cache_salt
 Messages = Sequence[Mapping[str, Any]]
 Deltas = Generator[ChoiceDelta, None, None]
-_ReadPrompt = tuple[str | None, list[TokenId]]
+
+
+class _ReadPrompt(NamedTuple):
+    text: str | None
+    token_ids: list[TokenId]
+    cache_salt: str = ""
 
 
 class LLM:
@@ -83,7 +88,7 @@ class LLM:
         """Answer one conversation, or each of several, through the model's chat template; else as ``generate``."""
         conversations: list[Any] = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
         texts = [self._tokenizer.render_chat(one, add_generation_prompt) for one in conversations]
-        prompts = [(text, self._tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+        prompts = [_ReadPrompt(text, self._tokenizer.encode(text, add_special_tokens=False)) for text in texts]
         return self._complete(prompts, sampling_params, use_tqdm)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Deltas:
@@ -110,14 +115,16 @@ class LLM:
         self.close()
 
     def _read(self, prompt: Prompt) -> _ReadPrompt:
+        cache_salt = ""
         if isinstance(prompt, Mapping):
+            cache_salt = _cache_salt(prompt)
             if "prompt_token_ids" in prompt:
-                return prompt.get("prompt"), list(prompt["prompt_token_ids"])
+                return _ReadPrompt(prompt.get("prompt"), list(prompt["prompt_token_ids"]), cache_salt)
             prompt = prompt.get("prompt", prompt)
         if isinstance(prompt, str):
-            return prompt, self._tokenizer.encode(prompt)
+            return _ReadPrompt(prompt, self._tokenizer.encode(prompt), cache_salt)
         if isinstance(prompt, Sequence) and all(isinstance(token_id, int) for token_id in prompt):
-            return None, [int(token_id) for token_id in prompt]
+            return _ReadPrompt(None, [int(token_id) for token_id in prompt], cache_salt)
         raise TypeError(f"a prompt is text, token ids, or a dict with 'prompt' or 'prompt_token_ids', not {prompt!r}")
 
     def _requests(
@@ -131,16 +138,17 @@ class LLM:
         if len(each) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(each)} sampling_params")
         requests = []
-        for index, ((_, token_ids), params) in enumerate(zip(prompts, each, strict=True)):
+        for index, (prompt, params) in enumerate(zip(prompts, each, strict=True)):
             number = next(self._numbers)
             seed = _derived_seed(self._seed, number) if params.seed is None else params.seed
             with _naming_prompt(index):
                 request = Request(
                     request_id=str(number),
-                    prompt_token_ids=tuple(token_ids),
+                    prompt_token_ids=tuple(prompt.token_ids),
                     sampling=replace(params, seed=seed),
                     eos_token_ids=self._tokenizer.eos_token_ids,
                     arrival_s=time.monotonic(),
+                    cache_salt=prompt.cache_salt,
                 )
                 request.check_token_ids(self.info.vocab_size)
             requests.append(request)
@@ -174,8 +182,8 @@ class LLM:
                     bar.set_postfix_str(speed, refresh=False)
                     bar.update()
         return [
-            request_output(one, text, [choices[one.request_id, i] for i in range(one.sampling.n)], self._tokenizer)
-            for one, (text, _) in zip(requests, prompts, strict=True)
+            request_output(one, read.text, [choices[one.request_id, i] for i in range(one.sampling.n)], self._tokenizer)
+            for one, read in zip(requests, prompts, strict=True)
         ]
 
     def _run(self, requests: Sequence[Request]) -> Deltas:
@@ -213,6 +221,13 @@ class LLM:
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
     one_prompt = isinstance(prompts, str | Mapping) or (bool(prompts) and all(isinstance(one, int) for one in prompts))
     return [prompts] if one_prompt else list(prompts)
+
+
+def _cache_salt(prompt: Mapping[str, Any]) -> str:
+    salt = prompt.get("cache_salt")
+    if salt is not None and not (isinstance(salt, str) and salt):
+        raise ValueError(f"cache_salt must be a text that is not empty, got {salt!r}")
+    return salt or ""
 
 
 def _derived_seed(seed: int, number: int) -> int:

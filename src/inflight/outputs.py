@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from inflight.core.output import SampledToken
@@ -43,6 +43,7 @@ class RequestOutput:
     prompt_token_ids: list[TokenId]
     outputs: list[CompletionOutput]
     finished: bool = True
+    num_cached_tokens: int = 0  # of the prompt, found in the prefix cache; the first choice's
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class ChoiceText:
 
 
 def request_output(
-    request: Request, prompt: str | None, choices: Iterable[ChoiceText], tokenizer: Tokenizer
+    request: Request, prompt: str | None, choices: Sequence[ChoiceText], tokenizer: Tokenizer
 ) -> RequestOutput:
     """Join what the choices of a request gave, in the order of their indices."""
     wants_logprobs = request.sampling.logprobs is not None
@@ -78,7 +79,14 @@ def request_output(
         )
         for index, choice in enumerate(choices)
     ]
-    return RequestOutput(request.request_id, prompt, list(request.prompt_token_ids), outputs)
+    first = choices[0].last
+    return RequestOutput(
+        request.request_id,
+        prompt,
+        list(request.prompt_token_ids),
+        outputs,
+        num_cached_tokens=first.num_cached_tokens if first else 0,
+    )
 
 
 def _logprobs(token: SampledToken, tokenizer: Tokenizer) -> dict[TokenId, Logprob]:

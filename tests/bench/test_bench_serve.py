@@ -14,6 +14,7 @@ import pytest
 
 from inflight.bench.over_http import serving
 from inflight.cli import main
+from inflight.engine.recorder import Added, Scheduled, read_step_log
 from tiny_llama import write_tiny_llama
 
 ENGINE = ["--num-threads", "1", "--max-num-batched-tokens", "64", "--num-gpu-blocks-override", "64"]
@@ -111,6 +112,37 @@ def test_every_scheduler_runs_the_race(tiny: str, tmp_path: Path) -> None:
     assert steps["static"] == steps["dynamic"] == 3 * 4  # two, two and the one that is left
 
 
+def test_the_race_has_no_prefix_cache_unless_it_is_asked_for(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = ["--num-prompts", "3", "--prompt-tokens", "65", "--output-tokens", "4", "--repeats", "1"]
+    medians = {}
+    for flags in ((), ("--enable-prefix-caching",)):
+        out = tmp_path / "race.json"
+        assert main(["bench", "engine", "--model", tiny, *work, *ENGINE, *flags, "--json", str(out)]) == 0
+        medians[flags] = json.loads(out.read_bytes())["median"]
+        assert ("prefix cache off" in capsys.readouterr().out) == (not flags)
+    off, on = medians.values()
+    assert off["output_sha256"] == on["output_sha256"]
+    num_run = [one["num_steps"] * one["mean_step_tokens"] for one in (off, on)]
+    assert num_run == pytest.approx([3 * (65 + 3), 3 * (65 + 3 - 64)])  # the warm-up has left four blocks of each
+
+
+def test_the_warm_up_leaves_nothing_that_the_run_could_find(tiny: str, tmp_path: Path) -> None:
+    log, out = tmp_path / "steps.jsonl", tmp_path / "out.json"
+    work = ["--num-requests", "4", "--prompt-tokens", "40", "--output-tokens", "2", "--num-warmups", "6"]
+    target = ["--in-process", "--model", tiny, "--step-log", str(log)]
+    assert main(["bench", "serve", *target, *work, *ENGINE, "--json", str(out)]) == 0
+    prompts = [line.request.prompt_token_ids for line in read_step_log(log) if isinstance(line, Added)]
+    assert [prompt[::-1] for prompt in prompts[:6]] == [*prompts[6:], *prompts[6:8]]
+    outputs = [line.output for line in read_step_log(log) if isinstance(line, Scheduled)]
+    starts: dict[str, int] = {}
+    for row in (row for output in outputs for row in output.scheduled):
+        starts.setdefault(row.seq_id[0], row.start)
+    assert [start for item_id, start in starts.items() if not item_id.startswith("warm-up")] == [0] * 4
+    assert max(starts.values()) > 0  # the two of the warm-up that came twice
+
+
 def test_a_curve_of_callers(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "curve.v1"
     flags = ["--levels", "1,2,4", "--waves", "1", "--repeats", "2", "--slo", "ttft:60", "--out", str(out)]
@@ -118,6 +150,7 @@ def test_a_curve_of_callers(tiny: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["bench", "curve", "--in-process", "--model", tiny, *flags, *work, *ENGINE]) == 0
     shown = capsys.readouterr().out
     assert "knee" in shown
+    assert "prefix cache off" in shown
     assert "level 4 is the highest that keeps ttft <= 60 s" in shown
     rows = list(csv.DictReader((tmp_path / "new" / "curve.v1.csv").open()))
     assert [(row["level"], row["num_runs"], row["completed"], row["failed"]) for row in rows] == [

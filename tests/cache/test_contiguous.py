@@ -29,7 +29,7 @@ def test_when_all_pieces_are_held_nothing_changes():
     kv.free(("one", 0))
     assert kv.allocate(("three", 0), 1) == (0, 1)
     with pytest.raises(InvariantViolation, match="two"):
-        kv.check({("three", 0)})
+        kv.check({("three", 0)}, ())
 
 
 def test_memory_smaller_than_a_piece_holds_nobody():
@@ -57,7 +57,7 @@ def test_pieces_never_overlap_and_none_is_lost(block_size, max_model_len, num_bl
         else:
             kv.free(seq_id)
             held.pop(seq_id, None)
-        kv.check(held.keys())
+        kv.check(held.keys(), ())
         blocks = [block for table in held.values() for block in table]
         assert len(blocks) == len(set(blocks)) == kv.num_blocks - kv.num_free_blocks
         assert all(0 <= block < num_blocks for block in blocks)

@@ -84,7 +84,7 @@ def other_value(owner: type, one: Any) -> Any:
     if typing.get_origin(hint) is tuple:
         return (2, 4) if typing.get_args(hint)[0] is int else ("one", "two")
     if float in kinds:
-        return 0.5 if one.default is None else one.default * 0.75 if one.default else 0.25
+        return 0.5 if one.default is None else one.default * 0.875 if one.default else 0.25
     if int in kinds:
         return 64 if one.default is None else one.default * 2 or 1
     return typing.cast(type, kinds.pop())("other")

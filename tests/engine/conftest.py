@@ -55,11 +55,13 @@ class Metrics:
     def __init__(self) -> None:
         self.stats: SchedulerStats | None = None
         self.num_output_tokens = 0
+        self.num_engines_lost = 0
         self.num_lost = 0
         self.num_lost_aborted = 0
         self._reported = asyncio.Event()
 
     def __call__(self, delta: MetricsDelta, stats: SchedulerStats) -> None:
+        self.num_engines_lost += delta.num_engines_lost
         self.num_lost += delta.num_lost
         self.num_lost_aborted += delta.num_lost_aborted
         self.stats = stats

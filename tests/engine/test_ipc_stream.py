@@ -14,7 +14,7 @@ from inflight.engine.ipc_stream import DeltaStream, StreamTable
 from inflight.engine.wire import Refused, Step
 from inflight.metrics.delta import MetricsDelta
 
-STATS = SchedulerStats(*[0] * 12)
+STATS = SchedulerStats()
 
 
 def delta(request_id: str, choice: int, number: int, last: bool = False) -> ChoiceDelta:

@@ -51,7 +51,7 @@ def test_kill_9_under_load_is_told_to_every_caller_and_survived(run) -> None:
         os.kill(old_pid, signal.SIGKILL)
         await until(lambda: client.health().state is State.RESTARTING)
         assert "signal 9 (SIGKILL)" in client.health().reason
-        assert (metrics.num_lost, metrics.stats) == (num_in_flight, SchedulerStats())
+        assert (metrics.num_engines_lost, metrics.num_lost, metrics.stats) == (1, num_in_flight, SchedulerStats())
         with pytest.raises(Rejected) as no:
             await collect(client, request("early"))
         assert no.value.reason is Reason.UNAVAILABLE

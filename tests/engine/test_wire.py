@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import msgspec
 import pytest
@@ -62,6 +62,7 @@ requests = st.builds(
     eos_token_ids=st.lists(token_ids).map(tuple),
     priority=st.integers(-(2**31), 2**31 - 1),
     arrival_s=finite,
+    cache_salt=texts,
 )
 sampled_tokens = st.builds(
     SampledToken,
@@ -77,14 +78,17 @@ deltas = st.builds(
     st.one_of(st.none(), st.sampled_from(FinishReason)),
     st.one_of(st.none(), token_ids, texts),
     st.one_of(st.none(), texts),
+    st.integers(0, 2**31),
 )
 METRICS = MetricsDelta(
     batch_rows=(1, 2),
     first_tokens=(FirstToken("a", 0.5, 0.25, 2.0),),
     rejected=(Reason.QUEUE_FULL,),
-    ended=(RequestRecord("a", Outcome.STOP, 1, 3, 5, 0, 0, 0.5, 0.75, 2.0, (0.1,), None),),
+    ended=(RequestRecord("a", Outcome.STOP, 1, 3, 5, 0, 0, 0.5, 0.75, 2.0, (0.1,), None, num_cached_tokens=2),),
+    num_swapped_out=1,
+    copies_s=0.25,
 )
-STATS = SchedulerStats(*range(12))
+STATS = SchedulerStats(*range(len(fields(SchedulerStats))))
 INFO = EngineInfo("m", 1, "f32", "cpu", 2, 10, "continuous", 64, 4, 8, 16, 16, 128, ("a line", "another"))
 
 
@@ -166,8 +170,8 @@ def test_what_cannot_be_read_is_refused(build: Callable[[], Request]) -> None:
 
 
 def test_an_illegal_value_is_refused_by_the_reader_too() -> None:
-    fields = msgspec.to_builtins(SIMPLE)
-    fields["sampling"]["temperature"] = math.nan
-    add = Add("a", msgspec.Raw(msgspec.msgpack.encode(fields)))
+    plain = msgspec.to_builtins(SIMPLE)
+    plain["sampling"]["temperature"] = math.nan
+    add = Add("a", msgspec.Raw(msgspec.msgpack.encode(plain)))
     with pytest.raises(Rejected, match="temperature"):
         read_request(add)

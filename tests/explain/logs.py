@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections import deque
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fakes import PaperExecutor, PaperText
 from inflight.core.output import (
@@ -57,6 +59,7 @@ class LogWriter:
         padded_to: int | None = None,
         dead: tuple[tuple[SeqId, int], ...] = (),
         preempted: tuple[SeqId, ...] = (),
+        swapped_out: tuple[SeqId, ...] = (),
         finished: tuple[SeqId, ...] = (),
     ) -> SchedulerOutput:
         new = tuple(
@@ -82,8 +85,9 @@ class LogWriter:
             new,
             finished,
             preempted,
-            padded_to,
-            tuple(DeadRow(*one) for one in dead),
+            swapped_out,
+            padded_to=padded_to,
+            dead=tuple(DeadRow(*one) for one in dead),
         )
         self._log.write(Scheduled(self.now_s, output))
         self.num_steps += 1
@@ -154,25 +158,30 @@ def static_log(path: Path, requests: dict[RequestId, tuple[int, int]], num_seats
 Arrivals = list[tuple[float, Request]]
 
 
-def continuous_log(path: Path, arrivals: Arrivals, num_seats: int, num_blocks: int = 4096) -> Path:
-    """What an engine on paper with ``num_seats`` seats writes."""
+def continuous_log(
+    path: Path, arrivals: Arrivals, num_seats: int, num_blocks: int = 4096, num_host_blocks: int = 0, **options: Any
+) -> Path:
+    """What an engine on paper with ``num_seats`` seats writes; ``options`` are of ``ContinuousConfig``."""
     config = ContinuousConfig(
         max_num_seqs=num_seats,
         max_num_batched_tokens=num_seats + 192,
         max_model_len=num_blocks * 16,
         max_num_waiting_seqs=None,
+        **options,
     )
-    return served_log(path, config, arrivals, num_blocks)
+    return served_log(path, config, arrivals, num_blocks, num_host_blocks)
 
 
-def served_log(path: Path, config: SchedulerConfig, arrivals: Arrivals, num_blocks: int) -> Path:
+def served_log(
+    path: Path, config: SchedulerConfig, arrivals: Arrivals, num_blocks: int, num_host_blocks: int = 0
+) -> Path:
     """An engine on paper serves (arrival, request); a step takes 4 ms and 0.1 ms for each token that it computes."""
     block_size, clock = 16, VirtualClock()
     log = StepLog(path)
     log.write(Started(config.name, asdict(config), num_blocks, block_size))
     core = EngineCore(
-        make_scheduler(config, num_blocks, block_size),
-        {"main": PaperExecutor(num_blocks, block_size, vocab_size=100)},
+        make_scheduler(config, num_blocks, block_size, num_host_blocks),
+        {"main": PaperExecutor(num_blocks, block_size, vocab_size=100, num_host_blocks=num_host_blocks)},
         PaperText,
         clock,
         [Recorder(log.write)],
@@ -192,16 +201,21 @@ def served_log(path: Path, config: SchedulerConfig, arrivals: Arrivals, num_bloc
     return path
 
 
-def request(request_id: RequestId, num_prompt: int, num_new: int) -> Request:
+def request(request_id: RequestId, num_prompt: int, num_new: int, num_shared: int = 0) -> Request:
+    """A prompt whose first ``num_shared`` tokens all requests have, and whose others none has."""
     sampling = SamplingParams(max_tokens=num_new, ignore_eos=True)
-    return Request(request_id=request_id, prompt_token_ids=tuple(range(1, num_prompt + 1)), sampling=sampling)
+    own = zlib.crc32(request_id.encode())
+    prompt = (*range(1, num_shared + 1), *range(own, own + num_prompt - num_shared))
+    return Request(request_id=request_id, prompt_token_ids=prompt, sampling=sampling)
 
 
-def poisson_arrivals(seed: int, num_requests: int, rate: float, longest: int) -> list[tuple[float, Request]]:
+def poisson_arrivals(seed: int, num_requests: int, rate: float, longest: int, num_shared: int = 0) -> Arrivals:
     """``num_requests`` that come at ``rate`` a second, with up to ``longest`` new tokens."""
     rng = random.Random(seed)
     now_s, made = 0.0, []
     for index in range(num_requests):
         now_s += rng.expovariate(rate)
-        made.append((now_s, request(f"cmpl-{index:04d}", rng.randint(5, 400), rng.randint(4, longest))))
+        made.append(
+            (now_s, request(f"cmpl-{index:04d}", num_shared + rng.randint(5, 400), rng.randint(4, longest), num_shared))
+        )
     return made

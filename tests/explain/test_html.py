@@ -232,7 +232,9 @@ def big_timeline(num_steps: int = 10_000, num_seats: int = 64) -> Timeline:
                 mine += [Span(column, length, parts, len(sequences))] if length else []
                 column += length
             spans += mine
-            sequences.append(SequenceTrack((f"s{seat}-{column}", 0), 256, 100, mine[0].column * 0.01, 0.0, tuple(mine)))
+            sequences.append(
+                SequenceTrack((f"s{seat}-{column}", 0), 256, 0, 100, mine[0].column * 0.01, 0.0, tuple(mine))
+            )
             if rng.random() < 0.3 and column < num_steps:
                 spans.append(Span(column, 1, (("empty", 0),), None))
                 column += 1

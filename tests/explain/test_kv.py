@@ -13,6 +13,7 @@ from inflight.core.output import ScheduledSequence, SchedulerOutput
 from inflight.explain import kv_layout
 from inflight.explain.kv_usage import KVUsage, kv_usage, usage_of, written_slots
 from inflight.explain.log import open_log
+from inflight.explain.view import name
 
 A, B = ("a", 0), ("b", 0)
 
@@ -47,6 +48,28 @@ def test_contiguous_rows_reserve_their_whole_region() -> None:
 def test_a_block_that_two_rows_share_counts_once() -> None:
     rows = (ScheduledSequence(A, (7,), 4, (0, 1), 1), ScheduledSequence(B, (7,), 2, (0, 2), 1))
     assert usage_of(SchedulerOutput("main", 0, rows), 4) == KVUsage(0, 12, 5, 2)
+
+
+def test_a_shared_block_names_all_who_hold_it(tmp_path: Path) -> None:
+    options = {"admission": "none", "preemption_mode": "recompute"}
+    arrivals = poisson_arrivals(3, 20, 100, 60, num_shared=64)
+    log = open_log(continuous_log(tmp_path / "log", arrivals, 8, 60, **options))
+    steps = [done.output for done in log.steps()]
+    output = max(
+        steps, key=lambda one: sum(len(row.block_table) for row in one.scheduled) - len(written_slots(one, 16))
+    )
+    held = [set(row.block_table) for row in output.scheduled]
+    shared = {block for index, one in enumerate(held) for other in held[index + 1 :] for block in one & other}
+    assert len(shared) >= 4
+    drawn = kv_layout.draw(log, output.step)
+    titles = [one.text for one in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}title")]
+    for block, title in enumerate(titles):
+        holders = [name(row.seq_id) for row in output.scheduled if block in row.block_table]
+        assert title.split(": ", 1)[1].startswith(", ".join(holders) or "free")
+    assert drawn.count('fill="none"') == len(shared)
+    assert f"{len(shared)} of them shared" in drawn
+    usage = usage_of(output, 16)
+    assert usage.allocated_slots == 16 * len(set().union(*held))
 
 
 def test_paging_wastes_less_than_a_block_a_row(tmp_path: Path) -> None:

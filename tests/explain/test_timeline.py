@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from explain.logs import LogWriter, continuous_log, poisson_arrivals, request, served_log, static_log
+from inflight.explain import text
 from inflight.explain.log import open_log
 from inflight.explain.read_timeline import read_timeline
 from inflight.explain.timeline import Span, Timeline
@@ -34,7 +35,7 @@ def cells(spans: tuple[Span, ...]) -> dict[int, tuple[str, ...]]:
 def line(spans: tuple[Span, ...]) -> str:
     """The first letters of the classes; / stands between those of one cell."""
     by_column = cells(spans)
-    letters = {"preempted": "X", "padding": "_"}
+    letters = {"preempted": "X", "swapped": "S", "padding": "_"}
     return " ".join(
         "/".join(letters.get(name, name[0]) for name in by_column[column])
         for column in range(max(by_column) + 1)
@@ -175,13 +176,49 @@ def test_who_comes_while_a_step_runs_could_not_have_joined_it(tmp_path: Path) ->
 
 @pytest.mark.parametrize("num_blocks", [4096, 60])  # 60: with preemptions
 def test_a_real_scheduler(tmp_path: Path, num_blocks: int) -> None:
-    path = continuous_log(tmp_path / "log", poisson_arrivals(3, 20, 100, 60), 8, num_blocks)
+    options = {"enable_prefix_caching": False, "admission": "none", "preemption_mode": "recompute"}
+    path = continuous_log(tmp_path / "log", poisson_arrivals(3, 20, 100, 60), 8, num_blocks, **options)
     timeline = timeline_of(path)
     check_conservation(timeline)
     assert timeline.slots.padding == timeline.slots.straggler == 0
     assert (timeline.slots.recompute > 0) == (num_blocks == 60)
     classes = {name for track in timeline.sequences for span in track.spans for name, _ in span.parts}
     assert ("preempted" in classes) == (num_blocks == 60)
+
+
+def test_what_is_found_is_in_no_cell_and_who_is_swapped_out_waits(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "log", "continuous", 2)
+    for name in "abc":
+        log.add(name, 4)
+    log.step([(A, 0, 4), (B, 3, 1)])  # of b's prompt three tokens were found
+    log.step([(A, 4, 1)], preempted=(B,), swapped_out=(B,))
+    log.step([(A, 5, 1), (C, 0, 4)], ended=(C,))
+    log.step([(A, 6, 1), (B, 4, 1)])
+    log.step([(A, 7, 1)], preempted=(B,), swapped_out=(B,), failure="torn")  # what became of its KV nobody knows
+    log.step([(A, 7, 1)])
+    log.step([(A, 8, 1), (B, 0, 6)], ended=(A, B))
+    timeline = timeline_of(log.close())
+    check_conservation(timeline)
+    assert [line(track.spans) for track in timeline.sequences] == ["p d d d r d d", "p S S d X X r/d", "w w p"]
+    assert [track.num_cached_tokens for track in timeline.sequences] == [0, 3, 0]
+    assert [step.num_waiting for step in timeline.steps] == [1, 2, 1, 0, 1, 1, 0]
+    assert timeline.slots.recompute == 6  # one of the step that failed, and all that b had passed
+    table = text.ledger_table(timeline)
+    assert "from the prefix cache              3   25.0 % of all prompt tokens, not computed" in table
+
+
+@pytest.mark.parametrize("prefix_cache", ["hash", "radix"])
+def test_a_real_scheduler_that_shares_and_swaps(tmp_path: Path, prefix_cache: str) -> None:
+    arrivals = poisson_arrivals(3, 20, 100, 60, num_shared=64)
+    options = {"admission": "none", "preemption_mode": "swap", "prefix_cache": prefix_cache}
+    path = continuous_log(tmp_path / "log", arrivals, 8, 60, num_host_blocks=64, **options)
+    timeline = timeline_of(path)
+    check_conservation(timeline)
+    classes = {name for track in timeline.sequences for span in track.spans for name, _ in span.parts}
+    assert "swapped" in classes
+    num_cached = sum(track.num_cached_tokens for track in timeline.sequences)
+    assert num_cached >= 10 * 64
+    assert timeline.slots.prefill == sum(len(one.prompt_token_ids) for _, one in arrivals) - num_cached
 
 
 @pytest.mark.parametrize("padding", [True, False])

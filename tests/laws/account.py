@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
-from fakes import PaperExecutor, PaperText, ends_with
+from fakes import Failure, PaperExecutor, PaperText, ends_with
 from inflight.core.errors import Reason, Rejected
 from inflight.core.lifecycle import Status, check_move
 from inflight.core.output import FinishReason, SchedulerOutput, StepResult, Stop
 from inflight.core.request import Request, SeqId
 from inflight.core.scheduler import Scheduler
 from inflight.schedulers.registry import make_scheduler
-from laws.worlds import World
+from laws.world import World
 
 
 class BrokenLaw(AssertionError):
@@ -28,9 +29,16 @@ class Account:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.scheduler: Scheduler = make_scheduler(world.config, world.num_blocks, world.block_size)
+        self.scheduler: Scheduler = make_scheduler(
+            world.config, world.num_blocks, world.block_size, world.num_host_blocks, hash_key=b"paper"
+        )
         self.executor = PaperExecutor(
-            world.num_blocks, world.block_size, failure=lambda output: self.world.failures.get(output.step)
+            world.num_blocks,
+            world.block_size,
+            world.vocab_size,
+            failure=self.failure,
+            num_host_blocks=world.num_host_blocks,
+            cost=lambda output: world.costs[output.step % len(world.costs)],
         )
         self.live: dict[str, Request] = {}
         self.open: set[SeqId] = set()
@@ -40,6 +48,15 @@ class Account:
         self.fates: Counter[str] = Counter()
         self.fate_of: dict[str, set[str]] = {}
         self.num_sequences = 0
+        self.num_copying_steps = 0
+
+    def failure(self, output: SchedulerOutput) -> Failure | None:
+        """How a step is going to fail, if it is."""
+        failure = self.world.failures.get(output.step)
+        if output.copies:
+            self.num_copying_steps += 1
+            failure = self.world.copy_failures.get(self.num_copying_steps, failure)
+        return failure
 
     def add(self, request: Request, now_s: float) -> tuple[SeqId, ...]:
         """Hand a request over; its choices if it was accepted."""
@@ -100,13 +117,13 @@ class Account:
             self.fates[next(fate for fate in ("aborted", "failed", "finished") if fate in fates)] += 1
             del self.live[request_id]
 
-    def check_tables(self, output: SchedulerOutput) -> None:
-        """L2: no block is in two places; a contiguous row has its piece in one piece; scratch is nobody's."""
+    def check_tables(self, output: SchedulerOutput, shared: Collection[int] = ()) -> None:
+        """L2: no block is in two places, but ``shared`` ones; a contiguous row has one piece; scratch is nobody's."""
         world = self.world
         blocks: set[int] = set()
         for row in output.scheduled:
             table = row.block_table
-            require(not blocks & set(table), "L2", f"{row.seq_id} shares a block")
+            require(blocks & set(table) <= set(shared), "L2", f"{row.seq_id} shares a block")
             require(len(set(table)) == len(table), "L2", "a block twice in one table")
             if world.config.kv_allocator == "contiguous":
                 whole = tuple(range(table[0], table[0] + world.blocks_of(world.config.max_model_len)))
@@ -138,4 +155,5 @@ class Account:
         stats = self.scheduler.stats()
         require(self.executor.known == {(probe, 0)}, "L11", f"the executor remembers {self.executor.known}")
         require(stats.num_free_blocks == stats.num_blocks, "L11", "blocks are still held")
+        require(stats.num_free_host_blocks == stats.num_host_blocks, "L11", "host blocks are still held")
         require(stats.num_running_seqs == stats.num_waiting_seqs == stats.live == 0, "L11", "rows are left")

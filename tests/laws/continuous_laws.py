@@ -9,18 +9,20 @@ from fakes import unbatched
 from inflight.core.errors import StepFailed
 from inflight.core.output import FinishReason, Idle, SchedulerOutput, StepResult
 from inflight.core.request import Request, SamplingParams, SeqId
-from inflight.schedulers.admission import NUM_HEADROOM_TOKENS
 from inflight.schedulers.config import ContinuousConfig
 from laws.account import Account, require
-from laws.worlds import World
+from laws.kv_account import KVAccount, weak_digest
+from laws.order_law import OrderLaw
+from laws.world import World
 
 SECONDS_PER_STEP = 0.5
 
 
 @dataclass
 class ContinuousReport:
+    preemptions: Counter[SeqId]
+    memory: Counter[str]  # what happened to blocks
     outputs: list[SchedulerOutput] = field(default_factory=list)
-    preemptions: Counter[SeqId] = field(default_factory=Counter)
     num_aborted_in_flight: int = 0
     num_failed_steps: int = 0
     num_rejected: int = 0
@@ -44,18 +46,26 @@ class _Play:
     def __init__(self, world: World) -> None:
         assert isinstance(world.config, ContinuousConfig)
         self.world, self.config = world, world.config
-        self.report = ContinuousReport()
         self.account = Account(world)
         self.scheduler = self.account.scheduler
         self.tokens: dict[SeqId, list[int]] = {}  # as the events gave them
-        self.stored: dict[SeqId, int] = {}  # running rows: tokens whose KV is stored
+        self.wanted: dict[SeqId, list[int]] = {}  # as they should be
+        self.memory = KVAccount(world, self)
+        self.stored = self.memory.stored  # running rows: tokens whose KV is stored
+        self.order = OrderLaw(self.account, self.memory, self.config)
+        self.report = ContinuousReport(preemptions=self.order.preemptions, memory=self.memory.counts)
         self.abort_asked: set[str] = set()
-        self.last_admission = -100
         self.retrying: set[SeqId] = set()
         # A row runs at most (max_preemptions + 1) times over at most max_model_len steps, and a failed step costs
         # at most one more step for each of its rows.
         per_seq = self.config.max_model_len * (self.config.max_preemptions + 1)
-        self.step_bound = 20 + world.num_seqs * per_seq + 2 * len(world.failures) * (1 + self.config.max_num_seqs)
+        num_failures = len(world.failures) + len(world.copy_failures)
+        self.step_bound = 20 + world.num_seqs * per_seq + 2 * num_failures * (1 + self.config.max_num_seqs)
+        if world.num_digests is not None:
+            index = self.scheduler._kv._index
+            index._digest = lambda seq, at: weak_digest(
+                (seq.request.cache_salt, tuple(seq.token_ids[: (at + 1) * world.block_size])), world.num_digests
+            )
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
@@ -73,8 +83,9 @@ class _Play:
             return
         self.report.outputs.append(output)
         self.check_output(output)
-        self.abort(step, mid_step=True, now_s=now_s, in_flight={row.seq_id for row in output.scheduled})
-        self.scheduler.check()
+        in_flight = {row.seq_id for row in output.scheduled}
+        self.abort(step, mid_step=True, now_s=now_s, in_flight=in_flight)
+        self.abort_copied(output, now_s, in_flight)
         result: StepResult | StepFailed
         try:
             result = self.account.executor.execute(output)
@@ -82,23 +93,44 @@ class _Play:
             result = failure
         self.update(output, result, now_s + SECONDS_PER_STEP / 2)
         self.scheduler.check()
-        num_needed = sum(map(self.world.num_held_for, self.stored.values()))
-        self.account.check_books(num_needed, self.world.num_blocks if self.retrying else num_needed)
+        num_held = self.memory.num_held_blocks
+        self.account.check_books(num_held, num_held)
+        self.memory.check(self.scheduler.stats())
+        self.account.executor.spoil(*self.memory.nobodys())
 
     def add(self, request: Request, now_s: float) -> None:
         choices = self.account.add(request, now_s)
         self.report.num_rejected += not choices
-        self.tokens |= {seq_id: [] for seq_id in choices}
+        for seq_id in choices:
+            self.tokens[seq_id] = []
+            self.wanted[seq_id] = unbatched(request, seq_id[1], self.config.max_model_len, self.world.vocab_size)
 
     def abort(self, step: int, mid_step: bool, now_s: float, in_flight: frozenset | set = frozenset()) -> None:
         for abort in self.world.aborts.get(step, ()):
-            if abort.mid_step != mid_step:
-                continue
-            choices = self.account.abort(abort.request_id, now_s)
-            self.report.num_aborted_in_flight += bool(choices & in_flight)
-            self.abort_asked.add(abort.request_id)
-            for seq_id in choices - in_flight:
-                self.end(seq_id, "aborted")
+            if abort.mid_step == mid_step:
+                self.give_up(abort.request_id, now_s, in_flight)
+
+    def abort_copied(self, output: SchedulerOutput, now_s: float, in_flight: set[SeqId]) -> None:
+        """Give up a row whose blocks are being copied."""
+        copied = [*output.swapped_out, *self.memory.host.coming_in(output)]
+        chosen = self.world.copy_aborts.get(self.account.num_copying_steps + 1)
+        if copied and chosen is not None:
+            self.give_up(copied[chosen % len(copied)][0], now_s, in_flight)
+
+    def give_up(self, request_id: str, now_s: float, in_flight: frozenset | set) -> None:
+        choices = self.account.abort(request_id, now_s)
+        self.memory.now += 1
+        self.memory.counts["requests aborted"] += bool(choices)
+        self.report.num_aborted_in_flight += bool(choices & in_flight)
+        swapped = choices & self.memory.host.stored.keys()
+        self.memory.counts["aborted while swapped out"] += bool(swapped - in_flight)
+        self.memory.counts["aborted while coming in"] += bool(swapped & in_flight)
+        if choices:
+            self.abort_asked.add(request_id)
+        for seq_id in choices - in_flight:
+            self.end(seq_id, "aborted")
+        self.scheduler.check()
+        self.memory.check(self.scheduler.stats())
 
     # -- the laws ------------------------------------------------------------------------------------------------
 
@@ -112,32 +144,19 @@ class _Play:
         scheduled = {row.seq_id for row in rows}
         require(len(scheduled) == len(rows), "L4", "a row twice in one step")
         require(not scheduled & set(output.preempted), "L4", "a row both scheduled and preempted")
-        for seq_id in output.preempted:
-            require(seq_id in self.stored, "L10", f"{seq_id} preempted but was not running")
-            del self.stored[seq_id]
-            self.retrying.discard(seq_id)
-            self.report.preemptions[seq_id] += 1
-            num = self.report.preemptions[seq_id]
-            require(num <= config.max_preemptions, "L5", f"{seq_id} preempted {num} times")
-        if output.preempted:
-            too_soon = output.step - self.last_admission <= NUM_HEADROOM_TOKENS
-            require(not too_soon, "L5", "an admission forced a preemption within two steps")
-        admitted = scheduled - self.stored.keys()
-        self.check_fairness(admitted)
-        if admitted:
-            self.last_admission = output.step
-        self.account.check_tables(output)
+        entering = self.order.check(output)
+        self.retrying -= set(output.preempted)
+        self.memory.begin(output, entering)
+        self.account.check_tables(output, shared=self.memory.beginnings)
         num_partial = 0
         for row in rows:
             start, end = row.start, row.start + len(row.token_ids)
             known = self.known_tokens(row.seq_id)
-            require(start == self.stored.get(row.seq_id, 0), "L3", f"{row.seq_id} starts at {start}")
             require(list(row.token_ids) == known[start:end], "L3", f"{row.seq_id} runs other tokens than it has")
             require(bool(row.token_ids), "L3", "a row without tokens")
             require(len(row.block_table) * self.world.block_size >= end, "L3", f"{row.seq_id}: table too short")
             require(row.num_logits == (end == len(known)), "L3", f"{row.seq_id}: logits at the wrong place")
             num_partial += end < len(known)
-            self.stored.setdefault(row.seq_id, 0)
         self.report.num_split_prompts += num_partial
         if self.retrying:
             require(len(rows) == 1 and scheduled <= self.retrying, "L12", "a failed row must be tried alone")
@@ -150,21 +169,29 @@ class _Play:
     def known_tokens(self, seq_id: SeqId) -> list[int]:
         return [*self.account.live[seq_id[0]].prompt_token_ids, *self.tokens[seq_id]]
 
-    def check_fairness(self, admitted: set[SeqId]) -> None:
-        keys = self.account.keys
-        waiting = self.account.open - self.stored.keys() - admitted
-        for seq_id in admitted:
-            for other in waiting:
-                require(keys[seq_id] < keys[other], "L9", f"{seq_id} overtook {other}")
+    def max_num_tokens(self, seq_id: SeqId) -> int:
+        request = self.account.live[seq_id[0]]
+        asked = request.sampling.max_tokens
+        return self.config.max_model_len if asked is None else len(request.prompt_token_ids) + asked
+
+    def salt(self, seq_id: SeqId) -> str:
+        return self.account.live[seq_id[0]].cache_salt
 
     def update(self, output: SchedulerOutput, result: StepResult | StepFailed, now_s: float) -> None:
         stops = self.account.stops_in(result) if isinstance(result, StepResult) else {}
         events = {event.seq_id: event for event in self.scheduler.update(output, result, stops, now_s)}
         step_failed = isinstance(result, StepFailed)
         self.report.num_failed_steps += step_failed
+        self.memory.counts["steps that failed"] += step_failed
+        self.memory.now += 1
+        if step_failed:
+            self.memory.host.lost(output)
         blotted = set() if step_failed else {row.seq_id for row in result.failed}
         for row in output.scheduled:
             event = events.pop(row.seq_id, None)
+            if event is not None:
+                num_cached = self.memory.num_cached_tokens[row.seq_id]
+                require(event.num_cached_tokens == num_cached, "L3", f"{event}, should be {num_cached} cached tokens")
             if row.seq_id[0] in self.abort_asked:
                 require(event is None, "L11", f"{row.seq_id} was aborted and got an event")
                 self.end(row.seq_id, "aborted")
@@ -177,7 +204,7 @@ class _Play:
                 self.retrying.add(row.seq_id)
             else:
                 self.retrying.discard(row.seq_id)
-                self.stored[row.seq_id] = row.start + len(row.token_ids)
+                self.memory.ran(row)
                 require((event is not None) == bool(row.num_logits), "L8", "an event without logits, or none with")
                 if event is not None:
                     self.take(event)
@@ -187,7 +214,7 @@ class _Play:
         seq_id = event.seq_id
         request = self.account.live[seq_id[0]]
         self.tokens[seq_id] += [token.token_id for token in event.tokens]
-        wanted = unbatched(request, seq_id[1], self.config.max_model_len)
+        wanted = self.wanted[seq_id]
         got = self.tokens[seq_id]
         require(got == wanted[: len(got)], "L8", f"{seq_id}: {got} is not how {wanted} begins")
         require((event.finish_reason is not None) == (len(got) == len(wanted)), "L8", f"{seq_id}: wrong end")
@@ -197,13 +224,13 @@ class _Play:
             self.end(seq_id, "finished")
 
     def end(self, seq_id: SeqId, fate: str) -> None:
-        self.stored.pop(seq_id, None)
+        self.memory.forget(seq_id)
         self.retrying.discard(seq_id)
         self.account.end(seq_id, fate)
 
     def epilogue(self, step: int) -> None:
         """L11: nothing is left behind, and one more caller finds an empty engine."""
-        self.world = self.account.world = replace(self.world, aborts={}, failures={})
+        self.world = self.account.world = replace(self.world, aborts={}, failures={}, copy_failures={}, copy_aborts={})
         probe = Request(request_id="probe", prompt_token_ids=(0,), sampling=SamplingParams(max_tokens=1))
         self.add(probe, step * SECONDS_PER_STEP)
         self.turn(step)

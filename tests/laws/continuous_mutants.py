@@ -36,8 +36,9 @@ CONTINUOUS_MUTANTS = (
     Mutant(
         "door closes the loop",
         "schedulers/continuous.py",
-        "                door_open = row is not None\n",
-        "                if row is None:\n                    return rows\n",
+        "                newcomer = next(newcomers, None) if row else None",
+        "                newcomer = next(newcomers, None) if row else None\n"
+        "                if row is None:\n                    return step",
     ),
     Mutant(
         "budget charged twice",
@@ -54,8 +55,8 @@ CONTINUOUS_MUTANTS = (
     Mutant(
         "finish without free",
         "schedulers/continuous.py",
-        "            self._kv.free(seq.seq_id)\n            self._running.remove(seq)",
-        "            self._running.remove(seq)",
+        "        self._kv.free(seq.seq_id)\n        if seq.status is Status.RUNNING:",
+        "        if seq.status is Status.RUNNING:",
     ),
     Mutant(
         "abort forgotten while in flight",
@@ -64,10 +65,10 @@ CONTINUOUS_MUTANTS = (
         "                pass\n",
     ),
     Mutant(
-        "preempted row keeps num_computed",
+        "a preempted row starts behind a token that nobody has stored",
         "schedulers/continuous.py",
-        "        seq.num_computed = 0\n        seq.num_preemptions",
-        "        seq.num_preemptions",
+        "        seq.num_computed = reuse.num_tokens\n",
+        "        seq.num_computed = reuse.num_tokens + (seq.status is Status.PREEMPTED)\n",
     ),
     Mutant(
         "priority order reversed on equal arrival",
@@ -87,6 +88,7 @@ CONTINUOUS_MUTANTS = (
         "schedulers/preemption.py",
         "if not promises.is_protected(running[index]):",
         "if True:",
+        "reuse",
     ),
     Mutant(
         "what is set aside for protected rows is taken by others",

@@ -16,11 +16,12 @@ import inflight
 from laws.continuous_mutants import CONTINUOUS_MUTANTS
 from laws.mutant import Mutant
 from laws.request_level_mutants import REQUEST_LEVEL_MUTANTS
+from laws.reuse_mutants import REUSE_MUTANTS
 
 TESTS = Path(__file__).parents[1]
 SOURCE = Path(inflight.__file__).parent
 NUM_WORLDS = 2000
-MUTANTS = CONTINUOUS_MUTANTS + REQUEST_LEVEL_MUTANTS
+MUTANTS = CONTINUOUS_MUTANTS + REUSE_MUTANTS + REQUEST_LEVEL_MUTANTS
 
 
 def caught_by_worlds(mutant: Mutant, folder: Path) -> str:

@@ -131,7 +131,7 @@ REQUEST_LEVEL_MUTANTS = (
         "        for seat in self._seats:\n"
         "            if seat.is_awaited and seat.ending is not None:\n"
         "                self._book.move(seat.seq, seat.ending.status, self._num_steps, seat.ending.cause)\n"
-        "                events.append(event_of(seat.seq.seq_id, tuple(seat.tokens), seat.ending))\n"
+        "                events.append(event_of(seat.seq, tuple(seat.tokens), seat.ending))\n"
         "        if not any(seat.runs for seat in self._seats):\n            self._seats = []\n",
         "static",
     ),

@@ -69,6 +69,30 @@ def test_prompts_may_be_text_or_token_ids(llm: LLM) -> None:
     assert all(tokens(llm.generate(form, GREEDY, use_tqdm=False)) == tokens(outputs[:1]) for form in forms)
 
 
+def test_a_prompt_that_comes_again_is_found_unless_its_salt_is_another(tiny_model: str) -> None:
+    text, options = (
+        "the same long beginning of a prompt, and its end",
+        {"num_threads": 1, "num_gpu_blocks_override": 32},
+    )
+    with LLM(tiny_model, dtype="float32", block_size=16, **options) as llm:
+        num_tokens = len(llm.get_tokenizer().encode(text))
+        prompts = [text, text, {"prompt": text, "cache_salt": "mine"}, {"prompt": text, "cache_salt": "mine"}, text]
+        outputs = [llm.generate(prompt, GREEDY, use_tqdm=False)[0] for prompt in prompts]
+        num_found = (num_tokens - 1) // 16 * 16
+        assert [output.num_cached_tokens for output in outputs] == [0, num_found, 0, num_found, num_found]
+        assert len({tuple(choice) for choice in tokens(outputs)}) == 1
+        (several,) = llm.generate(
+            {"prompt": text, "cache_salt": "new"}, SamplingParams(n=3, max_tokens=2), use_tqdm=False
+        )
+        assert several.num_cached_tokens == 0  # the first choice's: the others found what it had computed
+
+
+@pytest.mark.parametrize("salt", ["", 5, ["a"]])
+def test_salts_that_are_none(llm: LLM, salt: Any) -> None:
+    with pytest.raises(ValueError, match="cache_salt"):
+        llm.generate({"prompt": "a", "cache_salt": salt}, GREEDY, use_tqdm=False)
+
+
 @pytest.mark.parametrize("prompts", [3, ["fine", 3], [{"text": "no such key"}], [["a", "b"]]], ids=str)
 def test_what_is_no_prompt_is_a_type_error(llm: LLM, prompts: Any) -> None:
     with pytest.raises(TypeError):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.core.errors import Reason, Rejected
-from inflight.core.output import FinishReason
+from inflight.core.output import BlockCopy, FinishReason
 from inflight.metrics.delta import MetricsDelta, Outcome
 from metrics.trace import Trace
 
@@ -163,6 +163,46 @@ def test_a_failed_step_stored_nothing_that_preemption_could_lose() -> None:
     trace.add("b", at=0.0)
     trace.step(2.0, 3.0, [(B, 0, 4)], {B: 1}, preempted=(A,))
     assert trace.collector.drain().num_tokens_lost == 4
+
+
+def test_a_sequence_that_is_swapped_out_loses_nothing_and_comes_back_where_it_was() -> None:
+    trace = Trace()
+    trace.add("a", at=0.0)
+    trace.add("b", at=0.0)
+    trace.step(0.0, 1.0, [(A, 0, 4), (B, 0, 4)], {A: 1, B: 1})
+    out, back = (BlockCopy(True, 1, 0), BlockCopy(True, 2, 1)), (BlockCopy(False, 3, 0),)
+    trace.update(2.0, trace.schedule(1.0, [(A, 4, 1)], (B,), (B,), out), {A: 1}, {A: STOP})
+    trace.update(3.0, trace.schedule(2.0, [(B, 4, 1)], copies=back), {B: 1})
+    delta = trace.collector.drain()
+    assert (delta.num_preemptions, delta.num_swapped_out, delta.num_tokens_lost) == (1, 1, 0)
+    assert (delta.num_blocks_out, delta.num_blocks_in, delta.copies_s) == (2, 1, 0.75)
+    assert delta.itl_preempted_s == (2.0,)
+    trace.add("c", at=3.0)
+    trace.step(3.0, 4.0, [(("c", 0), 0, 4)], {}, preempted=(B,))  # and now without a place in the host tier
+    assert trace.collector.drain().num_tokens_lost == 5
+
+
+def test_what_a_failed_step_should_have_swapped_out_is_lost() -> None:
+    trace = Trace()
+    trace.add("a", at=0.0)
+    trace.add("b", at=0.0)
+    trace.step(0.0, 1.0, [(A, 0, 4), (B, 0, 4)], {A: 1, B: 1})
+    output = trace.schedule(1.0, [(A, 4, 1)], (B,), (B,), (BlockCopy(True, 1, 0),))
+    assert trace.collector.drain().num_tokens_lost == 0
+    trace.update(2.0, output, {}, failed="torn")
+    delta = trace.collector.drain()
+    assert (delta.num_tokens_lost, delta.num_blocks_out, delta.copies_s) == (4, 0, 0.0)
+
+
+def test_the_cached_tokens_of_a_record_are_those_of_the_first_choice_when_it_first_entered() -> None:
+    trace = Trace()
+    trace.add("a", at=0.0, num_prompt=8, n=2)
+    first, second = ("a", 0), ("a", 1)
+    trace.step(0.0, 1.0, [(first, 4, 4)], {first: 1})
+    trace.step(1.0, 2.0, [(second, 7, 1)], {second: 1}, {second: STOP}, preempted=(first,))
+    trace.step(2.0, 3.0, [(first, 8, 1)], {first: 1}, {first: STOP})  # all of it is still in the cache
+    (record,) = trace.collector.drain().ended
+    assert (record.num_cached_tokens, record.num_tokens_lost) == (4, 8)
 
 
 def test_prompts_are_kept_only_if_asked_for() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import asdict, replace
 from fractions import Fraction
@@ -12,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from fakes import PaperExecutor, PaperText
-from inflight.core.errors import InvariantViolation, Rejected
+from inflight.core.errors import InvariantViolation
 from inflight.core.output import (
     DeadRow,
     FinishReason,
@@ -23,14 +21,9 @@ from inflight.core.output import (
     TokenEvent,
 )
 from inflight.core.request import SamplingParams, SeqId
-from inflight.engine.clock import VirtualClock
-from inflight.engine.core import EngineCore
-from inflight.engine.recorder import Recorder, Scheduled, Updated
-from inflight.metrics.collect import Collector
+from inflight.engine.recorder import Scheduled, Updated
 from inflight.metrics.ledger import COMPUTED, Ledger, RowTokens, Slots
-from inflight.metrics.prometheus import PrometheusMetrics
-from inflight.schedulers.continuous import ContinuousScheduler
-from laws.worlds import random_world
+from metrics.worlds import watch
 
 A, B, C = ("a", 0), ("b", 0), ("c", 0)
 
@@ -84,6 +77,19 @@ def test_a_prompt_that_was_preempted_halfway_goes_on_where_it_was() -> None:
     ledger.on_update(SchedulerOutput("main", 0, (row(A, 0, 3),), (new(A, 8),)), False, ())
     rows = ledger.on_update(SchedulerOutput("main", 1, (row(A, 0, 8),), preempted=(A,)), False, ())
     assert rows == (RowTokens(5, 0, 3),)
+
+
+def test_what_is_found_or_swapped_is_not_computed_and_in_no_class() -> None:
+    ledger = Ledger()
+    rows = ledger.on_update(SchedulerOutput("main", 0, (row(A, 4, 2),), (new(A, 8),)), False, ())
+    assert rows == (RowTokens(2, 0, 0),)  # the first four were in the prefix cache
+    ledger.on_update(
+        SchedulerOutput("main", 1, (row(B, 0, 1),), (new(B, 1),), preempted=(A,), swapped_out=(A,)), False, ()
+    )
+    assert ledger.on_update(SchedulerOutput("main", 2, (row(A, 6, 3),)), False, ()) == (RowTokens(2, 1, 0),)
+    # Preempted once more, and the cache has given up what it had found: all that it had passed is computed again.
+    assert ledger.on_update(SchedulerOutput("main", 3, (row(A, 0, 10),)), False, ()) == (RowTokens(0, 1, 9),)
+    assert ledger.slots == Slots(prefill=5, decode=2, recompute=9)
 
 
 def test_the_tokens_of_a_failed_step_are_recompute_and_its_pads_are_pads() -> None:
@@ -167,48 +173,24 @@ def test_the_classes_add_up_and_are_those_of_a_count_slot_by_slot(log: list[tupl
         assert sum(shares.values()) == 1
 
 
+@pytest.mark.parametrize("family", ["continuous", "reuse"])
 @pytest.mark.parametrize("seed", range(40))
-def test_the_counters_are_the_ledger_of_the_log(seed: int) -> None:
+def test_the_counters_are_the_ledger_of_the_log(seed: int, family: str) -> None:
     """A random world on a real scheduler: what /metrics says, the ledger of the step log says."""
-    world = random_world(random.Random(seed))
-    num_seats = world.config.max_num_seqs
-    collector, lines, metrics = Collector(num_seats=num_seats), [], PrometheusMetrics()
-    core = EngineCore(
-        ContinuousScheduler(world.config, world.num_blocks, world.block_size),
-        {
-            "main": PaperExecutor(
-                world.num_blocks, world.block_size, failure=lambda output: world.failures.get(output.step)
-            )
-        },
-        PaperText,
-        VirtualClock(),
-        [collector, Recorder(lines.append)],
-    )
-    turn = 0
-    while turn <= world.last_event or core.has_work:
-        for request in world.arrivals.get(turn, ()):
-            try:
-                core.add(request)
-            except Rejected:
-                continue
-        for abort in world.aborts.get(turn, ()):
-            core.abort(abort.request_id)
-        core.step()
-        metrics.apply(collector.drain())
-        turn += 1
-
-    ledger, output = Ledger(num_seats), None
-    for line in lines:
+    world = watch(seed, family)
+    ledger, output = Ledger(world.num_seats), None
+    for line in world.lines:
         if isinstance(line, Scheduled):
             output = line.output
         elif isinstance(line, Updated):
             ledger.on_update(output, line.failure is not None, line.events)
     slots = ledger.slots
-    assert slots.num_computed_tokens == sum(one.output.num_tokens for one in lines if isinstance(one, Scheduled))
+    assert slots.num_computed_tokens == sum(one.output.num_tokens for one in world.lines if isinstance(one, Scheduled))
     assert (slots.padding, slots.straggler, slots.dead) == (0, 0, 0)
+    assert all(sum(shares.values()) in (0, 1) for shares in slots.shares())
     seen = {
         next(iter(sample.labels.values()), "seat_steps"): sample.value
-        for family in text_string_to_metric_families(metrics.render().decode())
+        for family in text_string_to_metric_families(world.metrics.render().decode())
         for sample in family.samples
         if sample.name.endswith(("slot_steps_total", "seat_steps_total"))
     }

@@ -1,7 +1,5 @@
 import re
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from inflight.core.errors import Reason
 from inflight.core.output import SchedulerStats
 from inflight.metrics import definitions
@@ -11,10 +9,9 @@ from inflight.metrics.slo import Slo
 
 
 def samples(metrics: PrometheusMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    families = text_string_to_metric_families(metrics.render().decode())
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in families
+        for family in metrics.registry.collect()
         for sample in family.samples
     }
 
@@ -34,7 +31,7 @@ def test_every_definition_has_a_valid_unique_name_with_its_unit() -> None:
     for metric in definitions.ALL:
         assert re.fullmatch(r"inflight_[a-z0-9_]+", metric.name)
         assert (metric.kind is definitions.Kind.COUNTER) == metric.name.endswith("_total")
-        assert (metric.unit == "s") == metric.name.endswith("_seconds")
+        assert (metric.unit == "s") == metric.name.removesuffix("_total").endswith("_seconds")
         assert (metric.kind is definitions.Kind.HISTOGRAM) == bool(metric.buckets)
         assert list(metric.buckets) == sorted(set(metric.buckets))
         assert metric.formula
@@ -51,6 +48,7 @@ def test_every_definition_is_exposed() -> None:
 
 def test_deltas_add_up() -> None:
     metrics = PrometheusMetrics()
+    metrics.set_block_size(16, 1024)
     metrics.apply(
         MetricsDelta(
             batch_rows=(3, 5),
@@ -60,8 +58,13 @@ def test_deltas_add_up() -> None:
             itl_preempted_s=(2.0,),
             num_prompt_tokens=40,
             num_output_tokens=8,
-            num_preemptions=1,
+            num_preemptions=3,
+            num_swapped_out=1,
             num_tokens_lost=17,
+            num_blocks_out=5,
+            num_blocks_in=2,
+            copies_s=0.5,
+            num_engines_lost=1,
             rejected=(Reason.QUEUE_FULL, Reason.QUEUE_FULL, Reason.CONTEXT_LENGTH),
             ended=(record("a", Outcome.STOP, (0.05, 0.15)), record("b", Outcome.ABORTED)),
         )
@@ -78,8 +81,13 @@ def test_deltas_add_up() -> None:
     assert seen["inflight_time_per_output_token_seconds_count", ()] == 2
     assert seen["inflight_prompt_tokens_total", ()] == 40
     assert seen["inflight_generation_tokens_total", ()] == 10
-    assert seen["inflight_preemptions_total", ()] == 1
+    assert seen["inflight_preemptions_total", (("mode", "recompute"),)] == 2
+    assert seen["inflight_preemptions_total", (("mode", "swap"),)] == 1
     assert seen["inflight_preempted_tokens_total", ()] == 17
+    assert seen["inflight_swapped_blocks_total", (("direction", "out"),)] == 5
+    assert seen["inflight_swapped_bytes_total", (("direction", "in"),)] == 2 * 1024
+    assert seen["inflight_swap_seconds_total", ()] == 0.5
+    assert seen["inflight_engine_losses_total", ()] == 1
     outcomes = {labels: value for (name, labels), value in seen.items() if name == definitions.REQUESTS.name}
     assert outcomes == {
         (("outcome", "stop"), ("reason", "")): 2,
@@ -101,9 +109,20 @@ def test_the_parts_of_ttft_add_up_to_it() -> None:
 
 def test_gauges_are_shares_of_what_there_is() -> None:
     metrics = PrometheusMetrics()
-    metrics.set_block_size(16)
+    metrics.set_block_size(16, 1024)
     metrics.apply_stats(
-        stats(live=3, num_running_seqs=2, num_waiting_seqs=1, num_blocks=10, num_free_blocks=5, num_stored_tokens=60)
+        stats(
+            live=3,
+            num_running_seqs=2,
+            num_waiting_seqs=1,
+            num_blocks=10,
+            num_free_blocks=5,
+            num_cached_blocks=2,
+            num_shared_blocks=1,
+            num_stored_tokens=60,
+            num_host_blocks=8,
+            num_free_host_blocks=6,
+        )
     )
     seen = samples(metrics)
     assert seen["inflight_num_seqs_running", ()] == 2
@@ -111,9 +130,20 @@ def test_gauges_are_shares_of_what_there_is() -> None:
     assert seen["inflight_num_requests_live", ()] == 3
     assert seen["inflight_kv_cache_usage_ratio", ()] == 0.5
     assert seen["inflight_kv_cache_slot_usage_ratio", ()] == 0.75
+    assert seen["inflight_kv_cache_fragmentation_ratio", ()] == 0.25
+    assert seen["inflight_kv_cache_shared_blocks", ()] == 1
+    assert seen["inflight_kv_cache_cached_blocks", ()] == 2
+    assert seen["inflight_kv_host_usage_ratio", ()] == 0.25
     metrics.apply_stats(stats(num_blocks=10, num_free_blocks=10))
     seen = samples(metrics)
     assert seen["inflight_kv_cache_usage_ratio", ()] == seen["inflight_kv_cache_slot_usage_ratio", ()] == 0
+
+
+def test_what_is_watched_as_it_rises_is_there_from_the_start() -> None:
+    assert (
+        samples(PrometheusMetrics())[definitions.REQUESTS.name, (("outcome", "rejected"), ("reason", "queue_full"))]
+        == 0
+    )
 
 
 def test_two_instances_share_nothing() -> None:

@@ -36,6 +36,7 @@ def test_one_json_record_per_request_without_content(caplog: pytest.LogCaptureFi
         "e2e_s": 1.0,
         "tpot_s": [],
         "max_itl_s": None,
+        "num_cached_tokens": 0,
         "error": None,
     }
 
@@ -56,8 +57,20 @@ def test_one_line_per_period(caplog: pytest.LogCaptureFixture) -> None:
         num_prompt_tokens=100,
         num_output_tokens=20,
         num_preemptions=1,
+        num_blocks_out=3,
+        num_blocks_in=2,
+        copies_s=0.0125,
     )
-    now = stats(live=3, num_running_seqs=2, num_waiting_seqs=1, num_blocks=4, num_free_blocks=3, num_preemptions=7)
+    now = stats(
+        live=3,
+        num_running_seqs=2,
+        num_waiting_seqs=1,
+        num_blocks=4,
+        num_free_blocks=3,
+        num_preemptions=7,
+        num_prefix_query_tokens=80,
+        num_prefix_hit_tokens=20,
+    )
     with caplog.at_level(logging.INFO, "inflight.metrics"):
         reporter(delta, now)
         reporter.log_period(10.0)
@@ -66,7 +79,20 @@ def test_one_line_per_period(caplog: pytest.LogCaptureFixture) -> None:
     (line,) = [entry.getMessage() for entry in caplog.records]
     assert line == (
         "running: 2, waiting: 1, prompt: 10.0 tokens/s, output: 2.0 tokens/s, KV usage: 25.0 %, "
-        "preemptions: 1 (total 7), TTFT p50 750 ms? p99 750 ms? (n=1), ITL p50 30 ms? p99 50 ms? (n=2)"
+        "prefix hits: 25.0 % of 80 tokens, preemptions: 1 (total 7), swapped: 3 blocks out, 2 in, 12.5 ms, "
+        "TTFT p50 750 ms? p99 750 ms? (n=1), ITL p50 30 ms? p99 50 ms? (n=2)"
+    )
+
+
+def test_what_did_not_happen_is_not_in_the_line(caplog: pytest.LogCaptureFixture) -> None:
+    reporter = Reporter(PrometheusMetrics())
+    reporter.log_period(0.0)
+    reporter(MetricsDelta(num_output_tokens=1), stats(num_blocks=4, num_free_blocks=4, num_prefix_query_tokens=80))
+    with caplog.at_level(logging.INFO, "inflight.metrics"):
+        reporter.log_period(10.0)
+    (line,) = [entry.getMessage() for entry in caplog.records]
+    assert line == (
+        "running: 0, waiting: 0, prompt: 0.0 tokens/s, output: 0.1 tokens/s, KV usage: 0.0 %, TTFT: none, ITL: none"
     )
 
 

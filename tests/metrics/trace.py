@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inflight.core.errors import Rejected, StepFailed
 from inflight.core.output import (
+    BlockCopy,
     FinishReason,
     NewSequence,
     SampledToken,
@@ -40,7 +41,14 @@ class Trace:
     def abort(self, request_id: str, at: float) -> None:
         self.collector.on_abort(request_id, at)
 
-    def schedule(self, at: float, rows: list[Row], preempted: tuple[SeqId, ...] = ()) -> SchedulerOutput:
+    def schedule(
+        self,
+        at: float,
+        rows: list[Row],
+        preempted: tuple[SeqId, ...] = (),
+        swapped_out: tuple[SeqId, ...] = (),
+        copies: tuple[BlockCopy, ...] = (),
+    ) -> SchedulerOutput:
         new = tuple(
             NewSequence(seq_id, self._requests[seq_id[0]].prompt_token_ids, self._requests[seq_id[0]].sampling, ())
             for seq_id, _, _ in rows
@@ -48,7 +56,7 @@ class Trace:
         )
         self._known.update(seq.seq_id for seq in new)
         scheduled = tuple(ScheduledSequence(seq_id, (7,) * q_len, start, (0,), 1) for seq_id, start, q_len in rows)
-        output = SchedulerOutput("main", self._step, scheduled, new, (), preempted)
+        output = SchedulerOutput("main", self._step, scheduled, new, (), preempted, swapped_out, copies)
         self._step += 1
         self.collector.on_schedule(output, at)
         return output
@@ -72,7 +80,8 @@ class Trace:
             )
             for seq_id in {**gave, **ended}
         )
-        result = StepFailed(failed) if failed else StepResult(output.step, (), 0.1)
+        copies_s = 0.25 * len(output.copies)
+        result = StepFailed(failed) if failed else StepResult(output.step, (), 0.1 + copies_s, copies_s=copies_s)
         self.collector.on_update(output, result, {}, events, at)
 
     def step(

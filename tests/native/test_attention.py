@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from inflight.native import kernels
 from inflight.runtime.models.rope import rotate
+from native.pages import KV_GROUP, LARGEST, PAGE, Side, decode
+from native.single import ISAS
 
 if kernels is None:
     pytest.skip("the native kernels were not built", allow_module_level=True)
 
 KVFormat, Basis = kernels.KVFormat, kernels.Basis
-FORMATS = [KVFormat.FLOAT32, KVFormat.BFLOAT16, KVFormat.INT8]
-ISAS = sorted({kernels.choose_isa(limit).name for limit in ("portable", "avx2", "avx512_vnni")})
+FORMATS = list(KVFormat)
 LAYERS, LAYER = 2, 1
 GARBAGE = (0xFF, 0x00, 0x7F)  # of unwritten slots: NaN in every format, zeros, huge numbers
 Array = NDArray[np.float32]
@@ -47,11 +48,6 @@ class Shape:
 
 
 SHAPES = [Shape(3, 9, 64), Shape(1, 1, 32), Shape(2, 2, 96), Shape(1, 13, 64), Shape(2, 10, 128), Shape(1, 30, 256)]
-INT8_SHAPES = [shape for shape in SHAPES if shape.head_dim % 64 == 0]
-
-
-def shapes(kv_format: Any) -> st.SearchStrategy[Shape]:
-    return st.sampled_from(INT8_SHAPES if kv_format == KVFormat.INT8 else SHAPES)
 
 
 class World:
@@ -73,10 +69,11 @@ class World:
         num_blocks = sum(counts) + 3
         blocks = np.random.default_rng(seed).permutation(num_blocks).astype(np.int32)
         self.tables = np.split(blocks, np.cumsum(counts))[:-1]
-        self.shape, self.block_size = shape, block_size
+        self.kv_format, self.shape, self.block_size = kv_format, shape, block_size
         size = (shape.num_kv_heads, shape.head_dim)
         block_bytes = kernels.kv_block_bytes(kv_format, LAYERS, block_size, *size)
         self.data = np.full(num_blocks * block_bytes, garbage, np.uint8)
+        self._side_bytes = block_bytes // (LAYERS * shape.num_kv_heads * block_size // PAGE * 2)
         cache = kernels.KVCache(kv_format, self.data, LAYERS, num_blocks, block_size, *size)
         self.forward = kernels.ForwardPass(num_threads, kernels.choose_isa(isa), 1, block_size, num_blocks)
         heads = shape.num_heads + 2 * shape.num_kv_heads
@@ -110,6 +107,11 @@ class World:
         rows = np.concatenate([self.attended.rows(total), self.out.rows(total)], axis=1)
         return [part.tobytes() for part in np.split(rows, np.cumsum(lengths))[:-1]]
 
+    def stored(self, sequence: int, num_tokens: int) -> tuple[Side, Side]:
+        """What the cache keeps of a sequence's keys and values."""
+        pages = self.data.reshape(LAYERS, -1, self.shape.num_kv_heads, self.block_size // PAGE, 2, self._side_bytes)
+        return decode(self.kv_format, pages[LAYER], self.tables[sequence], num_tokens, self.shape.head_dim)
+
     def floats(self, rows: bytes) -> Array:
         """The float32 part of rows, ``[num_tokens, num_heads, head_dim]``."""
         width = self.attended.row_bytes
@@ -122,24 +124,11 @@ def run_alone(kv_format: Any, shape: Shape, rows: Array, **kwargs: Any) -> Array
     return world.floats(world.step([(0, 0, rows)])[0])
 
 
-def stored(kv_format: Any, x: Array) -> NDArray[np.float64]:
-    """What the cache keeps of keys or values."""
-    if kv_format == KVFormat.BFLOAT16:
-        return np.asarray(torch.from_numpy(x).bfloat16().double())
-    if kv_format == KVFormat.INT8:
-        groups = x.reshape(*x.shape[:-1], -1, 64)
-        top = np.abs(groups).max(-1, keepdims=True)
-        scaled = groups * np.divide(np.float32(127), top, where=top > 0, out=np.zeros_like(top))
-        return np.asarray(np.rint(scaled).astype(np.float64) * (top / np.float32(127))).reshape(x.shape)
-    return x.astype(np.float64)
-
-
-def reference(kv_format: Any, shape: Shape, rows: Array) -> NDArray[np.float64]:
+def reference(shape: Shape, queries: Array, keys: NDArray[Any], values: NDArray[Any]) -> NDArray[np.float64]:
     """Causal attention in float64, without positions."""
-    q, k, v = np.split(rows, [shape.num_heads, shape.num_heads + shape.num_kv_heads], axis=1)
     group = shape.num_heads // shape.num_kv_heads
-    keys, values = (stored(kv_format, x).repeat(group, 1) for x in (k, v))
-    scores = np.einsum("qhd,khd->hqk", q.astype(np.float64), keys) * shape.head_dim**-0.5
+    keys, values = (x.astype(np.float64).repeat(group, 1) for x in (keys, values))
+    scores = np.einsum("qhd,khd->hqk", queries.astype(np.float64), keys) * shape.head_dim**-0.5
     scores[:, np.triu(np.ones(scores.shape[1:], bool), 1)] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return np.asarray(np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), values))
@@ -147,15 +136,16 @@ def reference(kv_format: Any, shape: Shape, rows: Array) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kv_format", FORMATS)
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_equals_attention_in_float64(kv_format: Any, isa: str, data: st.DataObject) -> None:
-    shape = data.draw(shapes(kv_format))
+    shape = data.draw(st.sampled_from(SHAPES))
     num_tokens = data.draw(st.integers(1, 300))
     rows = shape.draw(data.draw(st.integers(0, 99)), num_tokens)
     rows[:, : shape.num_heads] *= data.draw(st.sampled_from([0.0, 1e-3, 1.0, 100.0]))  # from a mean to a maximum
-    out = run_alone(kv_format, shape, rows, isa=isa, turned=False, garbage=data.draw(st.sampled_from(GARBAGE)))
-    expected = reference(kv_format, shape, rows)
+    world = World(kv_format, shape, [num_tokens], isa=isa, turned=False, garbage=data.draw(st.sampled_from(GARBAGE)))
+    out = world.floats(world.step([(0, 0, rows)])[0])
+    expected = reference(shape, rows[:, : shape.num_heads], *(side.plain for side in world.stored(0, num_tokens)))
     # A score's error is relative to the terms of its sum, and becomes a weight's.
     largest_term = np.abs(rows).max() ** 2 * max(1.0, np.abs(rows[:, : shape.num_heads]).max() / 8)
     np.testing.assert_allclose(out, expected, atol=3e-6 * largest_term, rtol=0)
@@ -164,7 +154,7 @@ def test_equals_attention_in_float64(kv_format: Any, isa: str, data: st.DataObje
 @settings(max_examples=40)
 @given(data=st.data(), kv_format=st.sampled_from(FORMATS), isa=st.sampled_from(ISAS))
 def test_bits_depend_on_the_own_sequence_alone(data: st.DataObject, kv_format: Any, isa: str) -> None:
-    shape = data.draw(shapes(kv_format))
+    shape = data.draw(st.sampled_from(SHAPES))
     lengths = data.draw(st.lists(st.integers(1, 60) | st.integers(100, 300), min_size=1, max_size=5))
     sequences = [shape.draw(seed, length) for seed, length in enumerate(lengths)]
     alone = []
@@ -220,7 +210,7 @@ def test_instruction_sets_with_fused_products_agree() -> None:
 @settings(max_examples=15)
 @given(data=st.data())
 def test_what_is_not_finite_stays_with_the_rows_that_see_it(kv_format: Any, part: str, data: st.DataObject) -> None:
-    shape = data.draw(shapes(kv_format))
+    shape = data.draw(st.sampled_from(SHAPES))
     length = data.draw(st.integers(2, 200))
     at = data.draw(st.integers(0, length - 1))
     bad = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
@@ -242,7 +232,7 @@ def test_what_is_not_finite_stays_with_the_rows_that_see_it(kv_format: Any, part
         assert np.isnan(own[at:, :group]).all()
         own[at:, :group] = whole[0][at:, :group]
     else:
-        shared = 64 if kv_format == KVFormat.INT8 else 1  # dimensions that have one scale
+        shared = KV_GROUP if kv_format.name in LARGEST else 1  # dimensions that have one scale
         of_scale = slice(dimension // shared * shared, (dimension // shared + 1) * shared)
         assert not np.isfinite(own[at:, :group, of_scale]).any()
         own[at:, :group, of_scale] = whole[0][at:, :group, of_scale]
@@ -281,8 +271,9 @@ def test_queries_and_keys_are_turned_as_by_torch(num_tokens: int, start: int, sh
         (KVFormat.FLOAT32, 24, 64, "block_size"),
         (KVFormat.FLOAT32, 0, 64, "block_size"),
         (KVFormat.BFLOAT16, 16, 48, "head_dim"),
-        (KVFormat.INT8, 16, 96, "head_dim"),
-        (KVFormat.INT8, 16, 320, "head_dim"),
+        (KVFormat.INT8, 16, 48, "head_dim"),
+        (KVFormat.INT4, 16, 16, "head_dim"),
+        (KVFormat.INT4, 16, 320, "head_dim"),
     ],
 )
 def test_shapes_that_the_kernels_cannot_serve(kv_format: Any, block_size: int, head_dim: int, message: str) -> None:
@@ -293,10 +284,3 @@ def test_shapes_that_the_kernels_cannot_serve(kv_format: Any, block_size: int, h
 def test_heads_that_the_cache_does_not_divide() -> None:
     with pytest.raises(ValueError, match="num_heads"):
         World(KVFormat.FLOAT32, Shape(2, 3, 64), [1])
-
-
-def test_bytes_of_a_block() -> None:
-    numbers = 30 * 3 * 64 * 2 * 32  # layers, heads, dimensions, keys and values, tokens
-    assert kernels.kv_block_bytes(KVFormat.FLOAT32, 30, 32, 3, 64) == 4 * numbers
-    assert kernels.kv_block_bytes(KVFormat.BFLOAT16, 30, 32, 3, 64) == 2 * numbers
-    assert kernels.kv_block_bytes(KVFormat.INT8, 30, 32, 3, 64) == numbers + numbers // 64 * 4

@@ -95,8 +95,11 @@ def test_auto_runs_on_torch_what_the_kernels_cannot(tmp_path: Path) -> None:
     for kv_cache_dtype in ("half", "float16"):
         assert kv_cache_dtype in load(usual, quantization="auto", kv_cache_dtype=kv_cache_dtype).notes[0]
     assert isinstance(load(usual, kv_cache_dtype="float")._forward, NativeForward)  # float is float32
-    with pytest.raises(ValueError, match="head_dim must be a multiple of 64"):
-        load(usual, quantization="auto", kv_cache_dtype="int8")
+    odd = model(tmp_path / "odd", head_dim=48)
+    for quantization in ("auto", "none"):
+        for kv_cache_dtype in ("int8", "int4"):
+            with pytest.raises(ValueError, match=r"head_dim must be a multiple of 32.*48"):
+                load(odd, quantization=quantization, kv_cache_dtype=kv_cache_dtype)
 
 
 def more(values: NDArray[Any]) -> NDArray[Any]:

@@ -67,6 +67,18 @@ def test_logits_are_those_of_torch_up_to_8_bits(
     assert (found - expected).pow(2).mean().sqrt() < 0.05 * spread
 
 
+@pytest.mark.parametrize(("kv_cache_dtype", "tolerance"), [("int8", 0.05), ("int4", 0.25)])
+def test_grouped_kv_gives_the_logits_of_torch(tmp_path: Path, kv_cache_dtype: str, tolerance: float) -> None:
+    make_llama(tmp_path, **SHAPE)
+    native, reference = (load(tmp_path, quantization=q, kv_cache_dtype=kv_cache_dtype) for q in ("int8", "none"))
+    exact = load(tmp_path, quantization="none")
+    token_ids = np.random.default_rng(0).integers(2, VOCAB_SIZE, size=150).tolist()
+    found, expected, plain = (logits_of(executor, token_ids) for executor in (native, reference, exact))
+    spread = plain.std()
+    assert (found - expected).pow(2).mean().sqrt() < tolerance * spread
+    assert 0 < (expected - plain).pow(2).mean().sqrt() < tolerance * spread
+
+
 def test_chunks_company_and_preemption_change_no_token(tmp_path: Path) -> None:
     make_llama(tmp_path, **SHAPE)
     executor = load(tmp_path, num_threads=2)
@@ -138,8 +150,6 @@ def test_unfit_settings_and_models_say_why(tmp_path: Path, monkeypatch: pytest.M
         load(folder, dtype="bfloat16")
     with pytest.raises(ValueError, match="float16"):
         load(folder, kv_cache_dtype="float16")
-    with pytest.raises(ValueError, match="needs the native kernels"):
-        load(folder, quantization="none", kv_cache_dtype="int8")
     assert "was asked for" in load(folder, quantization="auto", dtype="float32").notes[0]
     monkeypatch.setenv(MAX_ISA_VARIABLE, "none")
     with pytest.raises(NativeUnavailable, match="off"):

@@ -48,7 +48,10 @@ def test_a_static_server_waits_for_a_full_batch_and_flushes_when_it_drains(model
         assert asyncio.run(main(server)) == 0
     started, *log = read_step_log(server.step_log)
     scheduler = make_scheduler(
-        config_from_log(started.scheduler, started.config), started.num_blocks, started.block_size
+        config_from_log(started.scheduler, started.config),
+        started.num_blocks,
+        started.block_size,
+        started.num_host_blocks,
     )
     decisions = list(replay(log, scheduler))
     assert all(decision.recorded == decision.replayed for decision in decisions)

@@ -20,7 +20,7 @@ async def read_stream(http, index: int, started: asyncio.Event) -> list[str]:
     return lines
 
 
-def test_kill_9(model_files, tmp_path, capsys):
+def test_kill_9(model_files, tmp_path, tell):
     async def main(server):
         async with server.http() as http:
             started = [asyncio.Event() for _ in range(6)]
@@ -58,5 +58,4 @@ def test_kill_9(model_files, tmp_path, capsys):
         server.process.wait()
         gone, alive = psutil.wait_procs([engine], timeout=60)
         assert (gone, alive) == ([engine], [])
-    with capsys.disabled():
-        print(f"\n  kill -9 of the engine: {len(ends)} streams and {len(refused)} others were told: {health.text}")
+    tell(f"kill -9 of the engine: {len(ends)} streams and {len(refused)} others were told: {health.text}")

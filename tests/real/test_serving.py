@@ -71,7 +71,7 @@ async def hang_up_in(phase: str, server: Server, prompt: list[int]) -> None:
         await asyncio.gather(call, return_exceptions=True)
 
 
-def test_64_callers_at_once_of_whom_20_hang_up(server, capsys):
+def test_64_callers_at_once_of_whom_20_hang_up(server, tell):
     async def main():
         client = server.openai()
         async with server.http() as http:
@@ -95,8 +95,7 @@ def test_64_callers_at_once_of_whom_20_hang_up(server, capsys):
     assert served == twins[1]
     _, given_up = Phases(server.step_log).read()
     by_phase = {phase: given_up.count(phase) for phase in ("queued", "prefill", "decode")}
-    with capsys.disabled():
-        print(f"\n  64 callers, {len(given_up)} hung up: {by_phase}")
+    tell(f"64 callers, {len(given_up)} hung up: {by_phase}")
     assert min(by_phase.values()) >= 5
     assert after["inflight_num_seqs_running"] == after["inflight_num_seqs_waiting"] == 0
     assert after["inflight_kv_cache_usage_ratio"] == 0
@@ -145,7 +144,7 @@ def test_a_short_request_enters_at_the_next_step_and_leaves_before_the_long_ones
     assert ends.index(short) < min(ends.index(prompt) for prompt in long)
 
 
-def test_1000_hostile_requests_beside_50_good_ones(server, capsys):
+def test_1000_hostile_requests_beside_50_good_ones(server, tell):
     async def main():
         statuses = {}
         async with server.http() as http:
@@ -171,8 +170,7 @@ def test_1000_hostile_requests_beside_50_good_ones(server, capsys):
         return statuses, expected, got, health
 
     statuses, expected, got, health = asyncio.run(asyncio.wait_for(main(), 400))
-    with capsys.disabled():
-        print(f"\n  1,000 hostile requests: {dict(sorted(statuses.items(), key=str))}")
+    tell(f"1,000 hostile requests: {dict(sorted(statuses.items(), key=str))}")
     assert got == expected * 10
     assert sum(statuses.values()) == 1000
     assert [status for status in statuses if isinstance(status, int) and status >= 500 and status != 503] == []
@@ -180,7 +178,7 @@ def test_1000_hostile_requests_beside_50_good_ones(server, capsys):
     assert health.json().get("num_restarts", 0) == 0
 
 
-def test_all_that_was_decided_is_decided_again(server, capsys):
+def test_all_that_was_decided_is_decided_again(server, tell):
     """The twin of a real run: whatever the tests before this one did to the server."""
 
     async def main():
@@ -195,7 +193,6 @@ def test_all_that_was_decided_is_decided_again(server, capsys):
     for decision in replay(log, scheduler):
         assert msgspec.json.encode(decision.replayed) == msgspec.json.encode(decision.recorded)
         num_steps += 1
-    with capsys.disabled():
-        print(f"\n  {num_steps} steps of a real run decided again, byte for byte")
+    tell(f"{num_steps} steps of a real run decided again, byte for byte")
     assert num_steps == sum(isinstance(line, Scheduled) for line in log) > 0
     scheduler.check()

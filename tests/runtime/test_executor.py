@@ -15,32 +15,11 @@ from inflight.core.output import NewSequence, ScheduledSequence, SchedulerOutput
 from inflight.engine.executor import KVCapacity
 from inflight.runtime import runner
 from inflight.runtime.calibrate import BUDGET_S, LANE, NUM_DECODES, calibrate_num_batched_tokens
-from inflight.runtime.config import GIB, RuntimeConfig
-from inflight.runtime.errors import InsufficientMemory
+from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.forward import StepLogits
-from inflight.runtime.memory import plan_memory
-from inflight.runtime.models.base import ModelConfig
 from inflight.runtime.runner import ModelExecutor
 from inflight.runtime.sampler import SamplerRow, sample
 from inflight.runtime.torch_forward import TorchForward
-
-SMOLLM2 = ModelConfig(
-    architecture="LlamaForCausalLM",
-    vocab_size=49152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_hidden_layers=30,
-    num_attention_heads=9,
-    num_key_value_heads=3,
-    head_dim=64,
-    max_position_embeddings=8192,
-    rms_norm_eps=1e-5,
-    rope_theta=1e5,
-    rope_scaling=None,
-    tie_word_embeddings=True,
-    num_parameters=134_515_008,
-    weight_format="Q4_1",
-)
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("DefaultCPUAllocator: can't allocate")])
@@ -135,37 +114,6 @@ def test_close_is_idempotent_and_final(tmp_path: Path) -> None:
     driver.add(seq(), [3], greedy())
     with pytest.raises(StepFailed, match="closed"):
         driver.run({seq(): 1})
-
-
-def test_the_memory_arithmetic_is_said_and_is_right() -> None:
-    plan = plan_memory(RuntimeConfig(), SMOLLM2, 4, 2, 8 * GIB)
-    assert plan.num_blocks == GIB // (16 * 30 * 2 * 3 * 64 * 2) == 2912
-    assert plan.notes[2] == (
-        "KV: 1.00 GiB / (16 tokens x 30 layers x 2 x 3 heads x 64 dims x 2 bytes = 368,640 bytes per block) = "
-        "2,912 blocks = 46,592 tokens"
-    )
-    assert "GQA" in plan.notes[1]
-    assert "23,040 bytes of KV per token" in plan.notes[1]
-    shares = [
-        plan_memory(RuntimeConfig(gpu_memory_utilization=u), SMOLLM2, 4, 4, GIB).num_blocks
-        for u in (0.55, 0.7, 0.85, 1.0)
-    ]
-    assert shares == [(int(u * GIB) - 4 * 134_515_008) // 737_280 for u in (0.55, 0.7, 0.85, 1.0)]
-    fixed = plan_memory(RuntimeConfig(num_gpu_blocks_override=7), SMOLLM2, 4, 4, GIB)
-    assert fixed.num_blocks == 7
-
-
-@pytest.mark.parametrize(
-    ("settings", "available", "words"),
-    [
-        ({}, GIB // 2, "do not fit"),
-        ({"num_gpu_blocks_override": 10**6}, 8 * GIB, "1,000,000 KV blocks"),
-        ({"kv_cache_memory_bytes": 1000}, 8 * GIB, "no room for one KV block"),
-    ],
-)
-def test_what_does_not_fit_is_refused_with_the_numbers(settings: dict[str, Any], available: int, words: str) -> None:
-    with pytest.raises(InsufficientMemory, match=words):
-        plan_memory(RuntimeConfig(**settings), SMOLLM2, 4, 4, available)
 
 
 @pytest.mark.parametrize(

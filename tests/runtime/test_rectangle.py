@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -184,7 +185,7 @@ def test_no_row_sees_a_later_token_or_another_row(tiny: ModelExecutor) -> None:
 def test_dead_rows_and_pads_need_no_sequence_that_the_executor_knows(tiny: ModelExecutor) -> None:
     output = step({"only": [5, 6]}, dead=2)
     new = NewSequence(seq("only"), (5, 6), SamplingParams(max_tokens=1), (1,))
-    result = tiny.execute(SchedulerOutput("main", 0, output.scheduled, (new,), (), (), 2, output.dead, (200, 201)))
+    result = tiny.execute(replace(output, new=(new,), scratch_table=(200, 201)))
     assert [row.seq_id for row in result.sampled] == [seq("only")]
     assert result.num_computed_tokens == 6
     tiny.execute(SchedulerOutput("main", 1, (), finished=(seq("only"),)))

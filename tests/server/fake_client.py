@@ -65,6 +65,7 @@ class FakeClient:
         self.rejects: Rejected | None = None
         self.raises: Exception | None = None  # after the first token
         self.lost: str | None = None  # checked at every token
+        self.num_cached_tokens: Callable[[Request, int], int] = lambda request, choice: 0
         self._reply = reply
         self._tokenizer = byte_tokenizer()
         self._aborted: set[RequestId] = set()
@@ -124,7 +125,13 @@ class FakeClient:
                 if reason is not None:
                     open_choices.discard(choice)
                 text = texts[choice].take(reason is not None)
-                yield ChoiceDelta((request.request_id, choice), text, (self._sampled(token_id, request),), reason)
+                yield ChoiceDelta(
+                    (request.request_id, choice),
+                    text,
+                    (self._sampled(token_id, request),),
+                    reason,
+                    num_cached_tokens=self.num_cached_tokens(request, choice),
+                )
                 if self.raises is not None:
                     raise self.raises
             if not open_choices:

@@ -22,7 +22,12 @@ async def test_the_whole_answer() -> None:
                     "finish_reason": "stop",
                 }
             ],
-            "usage": {"prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26},
+            "usage": {
+                "prompt_tokens": 20,
+                "completion_tokens": 6,
+                "total_tokens": 26,
+                "prompt_tokens_details": {"cached_tokens": 0},
+            },
         }
         assert bytes(server.client.requests[0].prompt_token_ids) == b"user: hi\nassistant: "
 
@@ -44,7 +49,12 @@ async def test_the_stream() -> None:
         assert [choice["finish_reason"] for choice in choices] == [None, None, None, "stop"]
         assert all(chunk["usage"] is None for chunk in with_choice)
         assert last["choices"] == []
-        assert last["usage"] == {"prompt_tokens": 20, "completion_tokens": 3, "total_tokens": 23}
+        assert last["usage"] == {
+            "prompt_tokens": 20,
+            "completion_tokens": 3,
+            "total_tokens": 23,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
 
 
 @in_loop

@@ -15,7 +15,12 @@ async def test_the_whole_answer() -> None:
             "object": "text_completion",
             "model": "fake-model",
             "choices": [{"index": 0, "text": "hello", "logprobs": None, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9},
+            "usage": {
+                "prompt_tokens": 3,
+                "completion_tokens": 6,
+                "total_tokens": 9,
+                "prompt_tokens_details": {"cached_tokens": 0},
+            },
         }
 
 
@@ -32,7 +37,17 @@ async def test_the_stream() -> None:
             [],
         ]
         usages = [chunk["usage"] for chunk in chunks]
-        assert usages == [None, None, None, {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}]
+        assert usages == [
+            None,
+            None,
+            None,
+            {
+                "prompt_tokens": 3,
+                "completion_tokens": 4,
+                "total_tokens": 7,
+                "prompt_tokens_details": {"cached_tokens": 0},
+            },
+        ]
 
 
 @in_loop

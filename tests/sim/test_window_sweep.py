@@ -93,7 +93,7 @@ def spearman(xs, ys):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rate_per_s", [5, 15, 25])
-def test_longer_windows_make_larger_batches_and_longer_waits(rate_per_s, seed, capsys):
+def test_longer_windows_make_larger_batches_and_longer_waits(rate_per_s, seed, tell):
     requests = poisson(rate_per_s, 400, seed)
     arrivals_s = {request.request_id: request.arrival_s for request in requests}
     sizes, waits_s = [], []
@@ -116,10 +116,9 @@ def test_longer_windows_make_larger_batches_and_longer_waits(rate_per_s, seed, c
     assert added_s[-1] > 0.05
     assert max(added_s) <= 0.2  # nobody waits for longer than the window, where the engine is free
     if seed == 0:
-        with capsys.disabled():
-            rows = zip(WINDOWS_MS, sizes, added_s, strict=True)
-            table = ", ".join(f"{w} ms: {s:.2f} rows, {a * 1000:.1f} ms" for w, s, a in rows)
-            print(f"\n  at {rate_per_s} requests per second, mean batch and added wait by window: {table}")
+        rows = zip(WINDOWS_MS, sizes, added_s, strict=True)
+        table = ", ".join(f"{w} ms: {s:.2f} rows, {a * 1000:.1f} ms" for w, s, a in rows)
+        tell(f"at {rate_per_s} requests per second, mean batch and added wait by window: {table}")
 
 
 @pytest.mark.parametrize("timeout_ms", [None, 0, 20, 500])

@@ -60,7 +60,7 @@ def test_a_prompt_of_p_tokens_runs_in_p_over_chunk_steps_beside_decoding_rows():
 
 
 def test_without_chunked_prefill_a_prompt_waits_until_it_fits_whole():
-    engine = Engine(enable_chunked_prefill=False, max_num_batched_tokens=64)
+    engine = Engine(enable_chunked_prefill=False, max_num_batched_tokens=64, enable_prefix_caching=False)
     engine.add(request("one", num_prompt=40, max_tokens=2), request("two", num_prompt=30, max_tokens=1))
     assert engine.step()[0] == {"one": 40}
     assert engine.step()[0] == {"one": 1, "two": 30}

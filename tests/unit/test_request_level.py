@@ -303,8 +303,11 @@ def test_paged_memory_holds_more_rows_than_pieces_of_the_longest(allocator, expe
     """32 blocks of 4 tokens: rows of 8 tokens take 2 blocks, or a piece of 16."""
     common = {"max_model_len": 64, "kv_allocator": allocator}
     assert highest_concurrency(StaticConfig(batch_size=30, padding=False, **common), num_blocks=32) == expected
-    continuous = ContinuousConfig(max_num_seqs=30, max_num_batched_tokens=200, max_preemptions=0, **common)
-    assert highest_concurrency(continuous, num_blocks=32) == expected
+    limits = {"max_num_seqs": 30, "max_num_batched_tokens": 200, "max_preemptions": 0, **common}
+    alone = ContinuousConfig(enable_prefix_caching=False, **limits)
+    assert highest_concurrency(alone, num_blocks=32) == expected
+    together = highest_concurrency(ContinuousConfig(**limits), num_blocks=32)  # all requests begin alike
+    assert (together > expected) == (allocator == "paged")
 
 
 @pytest.mark.parametrize("padding", [True, False])

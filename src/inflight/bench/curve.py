@@ -13,6 +13,7 @@ from inflight.bench.curve_files import write_curve
 from inflight.bench.curve_report import curve_report
 from inflight.bench.machine import versions
 from inflight.bench.outcome import Outcome
+from inflight.bench.repeated_prompts import NO_PREFIX_CACHE, without_prefix_cache
 from inflight.bench.serve import run_with_bar, warm_up
 from inflight.bench.target import Target, TargetConfig, open_target
 from inflight.metrics.slo import SLO_HELP, Slo
@@ -67,7 +68,8 @@ def bench_curve(
 ) -> dict[str, Any]:
     """Run every level ``repeats`` times; write the files and return the report, ready for JSON.
 
-    Each round runs the levels one after the other, with prompts of its own where they are drawn. A batch size belongs
+    Each round runs the levels one after the other, with prompts of its own where they are drawn; where they are not,
+    they come again, and an engine of our own has no prefix cache unless that is asked for. A batch size belongs
     to an engine: there every run has one of its own. Raises what ``bench_serve`` raises, ``InflightError`` for a run
     without an answer, and ``KeyboardInterrupt`` for one that was broken off.
     """
@@ -75,13 +77,17 @@ def bench_curve(
         raise ValueError("a curve has callers that wait for their answers: no request_rate, no arrival")
     if (size := _size_field(engine_values)) in engine_values:
         raise ValueError(f"the curve sets {size} itself: to each of its levels")
+    if target_config.base_url is None:
+        engine_values = without_prefix_cache(engine_values)
+    cache_notes = [NO_PREFIX_CACHE] if engine_values.get("enable_prefix_caching") is False else []
     runs: dict[int, list[list[Outcome]]] = {level: [] for level in config.levels}
     about: dict[str, Any] = {}
     pools: dict[int, Iterator[WorkItem]] = {}
     with closing(_rounds(config, target_config, engine_values)) as rounds:
         for number, level, target in rounds:
             if number not in pools:
-                pools[number], about["workload"] = _pool(config, workload_config, target, number)
+                pools[number], notes = _pool(config, workload_config, target, number)
+                about["workload"] = [*notes, *cache_notes]
             warm_up(target, list(islice(pools[number], level)), level, level)
             items = list(islice(pools[number], config.num_requests(level)))
             outcomes = run_with_bar(target, items, level, f"run {number + 1} of {config.repeats}, level {level}")

@@ -16,6 +16,7 @@ from inflight.bench.interruptible import run_interruptible
 from inflight.bench.machine import versions
 from inflight.bench.offline import OfflineRunner
 from inflight.bench.over_http import check_static_leaves, max_model_len, run_over_http, serving
+from inflight.bench.repeated_prompts import NO_PREFIX_CACHE, without_prefix_cache
 from inflight.config import EngineConfig, from_values
 from inflight.hub.resolve import ModelFiles, resolve
 from inflight.text.tokenizer import Tokenizer
@@ -62,10 +63,11 @@ def race(config: RaceConfig, engine_values: Mapping[str, Any]) -> dict[str, Any]
     """Run the race; return its report, ready for JSON.
 
     ``engine_values`` are settings of ``EngineConfig`` and its parts, by field name. Unless they say so, the queue has
-    no limit. Raises ``ValueError`` for work that cannot be run, ``OSError`` for a file that cannot be read,
-    ``InflightError`` if the engine, the server or a request fails.
+    no limit, and no run finds in a prefix cache what the one before it has left. Raises ``ValueError`` for work that
+    cannot be run, ``OSError`` for a file that cannot be read, ``InflightError`` if the engine, the server or a request
+    fails.
     """
-    values = {"max_num_waiting_seqs": None, **engine_values}
+    values = without_prefix_cache({"max_num_waiting_seqs": None, **engine_values})
     engine_config = from_values(EngineConfig, values)
     if config.http:
         check_static_leaves(engine_config)
@@ -141,6 +143,8 @@ def as_text(report: Mapping[str, Any]) -> str:
         "",
     ]
     lines[2:2] = [note for note in report["engine"]["notes"] if note.startswith("Kernels:")]
+    if report["settings"]["engine"]["scheduler"].get("enable_prefix_caching") is False:
+        lines.insert(1, NO_PREFIX_CACHE)
     for label, name, scale, unit in _LINES:
         value = figures[name]
         if value is not None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import cycle, islice
 from typing import Any
 
 from tqdm import tqdm
@@ -96,10 +97,12 @@ def bench_serve(
 def warm_up(target: Target, items: Sequence[WorkItem], num_warmups: int, max_concurrency: int | None) -> None:
     """Send the first items, again from the first one if there are fewer, all at once.
 
-    Raises ``KeyboardInterrupt`` if that was broken off.
+    Their prompts are sent backwards, so that no prefix cache knows those that are measured. Raises
+    ``KeyboardInterrupt`` if that was broken off.
     """
     chosen = [
-        replace(items[index % len(items)], item_id=f"warm-up-{index}", arrival_s=0.0) for index in range(num_warmups)
+        replace(item, item_id=f"warm-up-{index}", arrival_s=0.0, prompt_token_ids=item.prompt_token_ids[::-1])
+        for index, item in enumerate(islice(cycle(items), num_warmups))
     ]
     if chosen and len(target.run(chosen, max_concurrency, None)) < len(chosen):
         raise KeyboardInterrupt

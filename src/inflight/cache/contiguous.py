@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from inflight.cache.manager import BlockTable
+from inflight.cache.manager import BlockTable, Grant, KVUsage, Reuse
 from inflight.cache.paged import PagedKVCacheManager
+from inflight.core.output import BlockCopy
 from inflight.core.request import SeqId
+from inflight.core.sequence import Sequence
 
 
 class ContiguousKVCacheManager:
-    """See ``KVCacheManager``: paging with pages of ``max_model_len`` tokens, told in blocks of ``block_size``."""
+    """See ``KVCacheManager``: paging with pages of ``max_model_len`` tokens, told in blocks of ``block_size``.
+
+    Nothing is shared or swapped out: who runs has all the memory that it can need.
+    """
 
     def __init__(self, num_blocks: int, block_size: int, max_model_len: int) -> None:
         self.block_size = block_size
         self._piece = -(-max_model_len // block_size)  # blocks of one sequence
         self._pieces = PagedKVCacheManager(num_blocks // self._piece, self._piece * block_size)
+
+    @property
+    def can_share(self) -> bool:
+        """Never."""
+        return False
 
     @property
     def num_blocks(self) -> int:
@@ -30,6 +40,10 @@ class ContiguousKVCacheManager:
     def num_free_blocks(self) -> int:
         """Blocks of pieces that no sequence holds."""
         return self._pieces.num_free_blocks * self._piece
+
+    def usage(self) -> KVUsage:
+        """All counts of this instant."""
+        return KVUsage(self.num_blocks, self.num_free_blocks)
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """A whole piece, however few the tokens are."""
@@ -43,6 +57,15 @@ class ContiguousKVCacheManager:
         """The blocks of the piece, one after the other."""
         return self._blocks(self._pieces.block_table(seq_id))
 
+    def find(self, seq: Sequence) -> Reuse:
+        """Nothing."""
+        return Reuse()
+
+    def admit(self, seq: Sequence, reuse: Reuse, num_tokens: int) -> Grant | None:
+        """Reserve a piece; ``None`` if all are held."""
+        table = self.allocate(seq.seq_id, num_tokens)
+        return None if table is None else Grant(table)
+
     def allocate(self, seq_id: SeqId, num_tokens: int) -> BlockTable | None:
         """Reserve a piece, unless the sequence has one; ``None`` if all are held."""
         table = self._pieces.allocate(seq_id, num_tokens)
@@ -52,13 +75,24 @@ class ContiguousKVCacheManager:
         """Keep a piece for a sequence that has none."""
         self._pieces.set_aside(seq_id, num_tokens)
 
+    def commit(self, seq: Sequence) -> None:
+        """Nobody may find the piece."""
+
+    def swap_out(self, seq: Sequence) -> tuple[BlockCopy, ...] | None:
+        """There is no host tier."""
+        return None
+
+    def coming_in(self, seq_id: SeqId) -> tuple[BlockCopy, ...]:
+        """Nothing."""
+        return ()
+
     def free(self, seq_id: SeqId) -> None:
         """Give the piece back."""
         self._pieces.free(seq_id)
 
-    def check(self, live: Collection[SeqId]) -> None:
+    def check(self, running: Collection[SeqId], waiting: Collection[SeqId]) -> None:
         """See ``KVCacheManager``."""
-        self._pieces.check(live)
+        self._pieces.check(running, waiting)
 
     def _blocks(self, pieces: BlockTable) -> BlockTable:
         return tuple(block for piece in pieces for block in range(piece * self._piece, (piece + 1) * self._piece))

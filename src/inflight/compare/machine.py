@@ -38,11 +38,12 @@ class Machine(msgspec.Struct, frozen=True):
     bytes_per_block: Count
     max_num_batched_tokens: Count  # of a step of about 100 ms, or as configured
     notes: tuple[str, ...] = ()
+    num_host_blocks: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 0
 
     @property
     def capacity(self) -> KVCapacity:
         """The KV memory."""
-        return KVCapacity(self.num_blocks, self.block_size, self.bytes_per_block)
+        return KVCapacity(self.num_blocks, self.block_size, self.bytes_per_block, self.num_host_blocks)
 
 
 class StepCost(msgspec.Struct, frozen=True):
@@ -70,6 +71,7 @@ def machine_of(executor: ModelExecutor, model: str, config: CompareConfig) -> Ma
         bytes_per_block=capacity.bytes_per_block,
         max_num_batched_tokens=num_tokens,
         notes=(*executor.notes, why_len, why_chunk),
+        num_host_blocks=capacity.num_host_blocks,
     )
 
 

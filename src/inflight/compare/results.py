@@ -131,7 +131,7 @@ def _notes(done: Experiment, groups: Groups, config: CompareConfig, families: Ma
         f"capacity: continuous batching serves {number(done.capacity.requests_per_s)} requests/s, "
         f"{number(done.capacity.output_tokens_per_s)} output tokens/s, if all are there at the start; {how}",
         f"every variant: {config.num_seats} seats, sequences of up to {done.max_model_len:,} tokens, "
-        f"{machine.num_blocks:,} KV blocks of {machine.block_size} tokens; model {machine.model}",
+        f"{machine.num_blocks:,} KV blocks of {machine.block_size} tokens, no prefix cache; model {machine.model}",
     ]
     if "static" in config.chosen:
         wait = (

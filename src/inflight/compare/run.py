@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inflight.assemble import engine_around, start_step_log
+from inflight.assemble import engine_around, scheduler_over, start_step_log
 from inflight.bench.in_process import run_in_process
 from inflight.bench.outcome import Outcome
 from inflight.compare.machine import Machine
@@ -17,7 +17,6 @@ from inflight.core.output import MAIN_LANE, SchedulerOutput
 from inflight.engine.core import EngineCore
 from inflight.engine.recorder import StepLog
 from inflight.schedulers.config import SchedulerConfig
-from inflight.schedulers.registry import make_scheduler
 from inflight.text.tokenizer import Tokenizer
 from inflight.workload.item import WorkItem
 
@@ -51,7 +50,7 @@ def run_real(
     The executor can be used again, unless the run was interrupted. Raises ``OSError`` if the step log cannot be
     written, ``InflightError`` if the scheduler never runs a request.
     """
-    scheduler = TimedScheduler(make_scheduler(scheduler_config, machine.num_blocks, machine.block_size))
+    scheduler = TimedScheduler(scheduler_over(machine.capacity, scheduler_config))
     step_log = start_log(log, scheduler_config, machine)
     engine = engine_around(
         executor, scheduler, scheduler_config, tokenizer, step_log, machine.model, notes=machine.notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from inflight.assemble import scheduler_over
 from inflight.bench.call import Call
 from inflight.bench.outcome import Outcome
 from inflight.compare.machine import StepCost
@@ -15,7 +16,6 @@ from inflight.engine.clock import VirtualClock
 from inflight.engine.core import EngineCore
 from inflight.engine.recorder import Added, Recorder, Updated, read_step_log
 from inflight.schedulers.config import SchedulerConfig
-from inflight.schedulers.registry import make_scheduler
 from inflight.sim.executor import SimExecutor
 from inflight.sim.loop import simulate
 from inflight.workload.item import WorkItem
@@ -24,8 +24,8 @@ from inflight.workload.item import WorkItem
 def run_simulated(step_cost: StepCost, scheduler_config: SchedulerConfig, items: Sequence[WorkItem], log: Path) -> Run:
     """Run the items, from 0 s of virtual time on; every token is 0. Raises ``OSError`` if the log cannot be written."""
     machine = step_cost.machine
-    scheduler = make_scheduler(scheduler_config, machine.num_blocks, machine.block_size)
-    executor = SimExecutor(machine.capacity, step_cost.cost.duration_s)
+    scheduler = scheduler_over(machine.capacity, scheduler_config)
+    executor = SimExecutor(machine.capacity, step_cost.cost.duration_s, copies_s=step_cost.cost.copies_s)
     step_log = start_log(log, scheduler_config, machine)
     clock = VirtualClock()
     core = EngineCore(

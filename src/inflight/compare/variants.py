@@ -50,10 +50,14 @@ def variants(config: CompareConfig) -> list[Variant]:
 
 
 def continuous_config(config: CompareConfig) -> ContinuousConfig:
-    """Continuous batching with chunked prefill: also what the offered load is measured against."""
+    """Continuous batching with chunked prefill: also what the offered load is measured against.
+
+    It has no prefix cache, as the other families have none: batching is compared, and nothing else.
+    """
     return ContinuousConfig(
         max_num_seqs=config.num_seats,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=config.max_model_len,
         max_num_waiting_seqs=None,
+        enable_prefix_caching=False,
     )

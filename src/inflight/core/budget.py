@@ -12,6 +12,11 @@ class Budget:
         self.num_spare_tokens = max_num_batched_tokens - num_running
         self.num_free_seats = max_num_seqs - num_running
 
+    @property
+    def is_spent(self) -> bool:
+        """True where no waiting row could get a seat and a token."""
+        return self.num_free_seats < 1 or self.num_spare_tokens < 1
+
     def continue_row(self, num_behind: int) -> int:
         """Tokens that a running row takes now: its own one, and as many spare ones as it can use."""
         num_extra = min(num_behind - 1, self.num_spare_tokens)
@@ -20,7 +25,7 @@ class Budget:
 
     def offer_new_row(self, num_behind: int, whole: bool) -> int:
         """Tokens that a waiting row would get, 0 if it must wait; ``whole`` refuses to split a prompt."""
-        if self.num_free_seats < 1 or (whole and num_behind > self.num_spare_tokens):
+        if self.is_spent or (whole and num_behind > self.num_spare_tokens):
             return 0
         return min(num_behind, self.num_spare_tokens)
 

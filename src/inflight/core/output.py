@@ -45,6 +45,14 @@ class NewSequence(NamedTuple):
     eos_token_ids: tuple[TokenId, ...]
 
 
+class BlockCopy(NamedTuple):
+    """All that one block holds is copied between the KV memory and the host tier."""
+
+    to_host: bool  # or from it
+    block: BlockId
+    host_block: BlockId
+
+
 class DeadRow(NamedTuple):
     """A seat whose sequence has ended and which is computed all the same, as request-level batching does."""
 
@@ -55,6 +63,9 @@ class DeadRow(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
     """All that an executor must do in one step.
+
+    The copies come before the forward pass: those to the host tier first, for their blocks may be written in this very
+    step, then those from it. In a step that fails, it does not matter which of them were done.
 
     A padded step is a rectangle: each row has ``padded_to - q_len`` pad tokens on its left, and each dead row runs
     ``padded_to`` of them. Pads and dead rows read and write the scratch blocks alone, so they change no bit of a real
@@ -67,6 +78,8 @@ class SchedulerOutput:
     new: tuple[NewSequence, ...] = ()
     finished: tuple[SeqId, ...] = ()  # their state in the executor ends, before this step runs
     preempted: tuple[SeqId, ...] = ()  # lost their blocks in this step; their state in the executor stays
+    swapped_out: tuple[SeqId, ...] = ()  # those of them whose KV moved to the host tier, and is not lost
+    copies: tuple[BlockCopy, ...] = ()
     padded_to: int | None = None  # every row is run at this q_len; None: each at its own
     dead: tuple[DeadRow, ...] = ()
     scratch_table: tuple[BlockId, ...] = ()  # covers the longest run of pads, and every dead row to its end
@@ -123,6 +136,7 @@ class StepResult:
     failed: tuple[FailedRow, ...] = ()
     operations_s: tuple[tuple[str, float], ...] = ()  # of the forward pass, all layers together; () if not measured
     num_computed_tokens: int | None = None  # rows fed to the matrix products, as the forward pass counted them
+    copies_s: float = 0.0  # of the duration, what the copies took
 
 
 class Stop(NamedTuple):
@@ -140,6 +154,7 @@ class TokenEvent(NamedTuple):
     finish_reason: FinishReason | None = None
     stop_reason: TokenId | str | None = None  # the stop token or stop string that ended it
     error: str | None = None  # with FinishReason.ERROR
+    num_cached_tokens: int = 0  # of the prompt, whose KV was found in the prefix cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,5 +171,14 @@ class SchedulerStats:
     num_waiting_seqs: int = 0
     num_preemptions: int = 0
     num_blocks: int = 0
-    num_free_blocks: int = 0
-    num_stored_tokens: int = 0  # tokens whose KV is stored, over all running sequences
+    num_free_blocks: int = 0  # that no sequence holds
+    num_cached_blocks: int = 0  # of those that are free: they keep a prefix that can be found, until they are needed
+    num_shared_blocks: int = 0  # that several sequences hold
+    num_stored_tokens: int = 0  # slots that are written, in the blocks that sequences hold
+    num_host_blocks: int = 0
+    num_free_host_blocks: int = 0
+    num_prefix_query_tokens: int = 0  # of prompts that were looked up, each once
+    num_prefix_hit_tokens: int = 0  # of those, found
+    num_evicted_blocks: int = 0  # findable prefixes that were given up for new tokens
+    num_swapped_out_blocks: int = 0
+    num_swapped_in_blocks: int = 0

@@ -128,7 +128,8 @@ class Request:
     """One call, as the engine sees it: token ids in, ``sampling.n`` sequences out.
 
     ``arrival_s`` is when the whole request had been received, on the engine's clock. Lower ``priority`` is served
-    first, as in vLLM. Raises ``Rejected`` for an empty prompt or a priority out of range.
+    first, as in vLLM. Stored keys and values are shared between requests of the same ``cache_salt`` alone. Raises
+    ``Rejected`` for an empty prompt or a priority out of range.
     """
 
     request_id: RequestId
@@ -137,6 +138,7 @@ class Request:
     eos_token_ids: tuple[TokenId, ...] = ()
     priority: int = 0
     arrival_s: float = 0.0
+    cache_salt: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_token_ids", _token_ids("prompt", self.prompt_token_ids))

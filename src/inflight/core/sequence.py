@@ -17,9 +17,11 @@ class Sequence:
 
     __slots__ = (
         "aborted",
+        "block_digests",
         "key",
         "known_to_executor",
         "max_num_tokens",
+        "num_cached_tokens",
         "num_computed",
         "num_preemptions",
         "num_prompt_tokens",
@@ -37,7 +39,9 @@ class Sequence:
         self.token_ids: list[TokenId] = list(request.prompt_token_ids)  # prompt, then output
         self.num_prompt_tokens = len(self.token_ids)
         self.max_num_tokens = max_num_tokens  # prompt + output, at most
-        self.num_computed = 0  # KV of [0, num_computed) is stored
+        self.num_computed = 0  # KV of [0, num_computed) is stored, in its blocks or in the host tier
+        self.num_cached_tokens = 0  # of the prompt, found in the prefix cache when it first entered
+        self.block_digests: list[bytes] = []  # of its first full blocks; the prefix cache's own
         self.num_preemptions = 0
         self.retry_len = 0  # > 0: a step of so many tokens failed; the same row runs again, alone
         self.aborted = False  # given up while in flight; leaves when the step ends

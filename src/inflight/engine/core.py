@@ -165,7 +165,13 @@ class EngineCore:
             if not self._texts[request_id]:
                 del self._texts[request_id]
         return ChoiceDelta(
-            event.seq_id, text.take(final=ended), event.tokens, event.finish_reason, event.stop_reason, event.error
+            event.seq_id,
+            text.take(final=ended),
+            event.tokens,
+            event.finish_reason,
+            event.stop_reason,
+            event.error,
+            event.num_cached_tokens,
         )
 
     def _log_transitions(self) -> None:

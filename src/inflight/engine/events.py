@@ -23,6 +23,7 @@ class ChoiceDelta(NamedTuple):
     finish_reason: FinishReason | None = None
     stop_reason: TokenId | str | None = None
     error: str | None = None
+    num_cached_tokens: int = 0  # of the prompt, whose KV was found in the prefix cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,7 +307,9 @@ class ProcessClient:
             self._set_health(State.RESTARTING, reason)
         logger.error("%s (now %s)", reason, self._health.state)
         self._engine = None
-        lost = MetricsDelta(num_lost=len(self._streams), num_lost_aborted=self._streams.num_given_up)
+        lost = MetricsDelta(
+            num_engines_lost=1, num_lost=len(self._streams), num_lost_aborted=self._streams.num_given_up
+        )
         self._report(lost, SchedulerStats())
         self._streams.end_all(FinishReason.ERROR, reason)
 

@@ -31,6 +31,7 @@ class Started(msgspec.Struct, tag="start", tag_field="event", frozen=True):
     config: dict[str, int | float | bool | str | tuple[int, ...] | None]
     num_blocks: int
     block_size: int
+    num_host_blocks: int = 0
     version: int = VERSION
 
 

@@ -26,5 +26,6 @@ CLASSES: dict[str, CellClass] = {
     "straggler": CellClass("ended, still computed", "#d55e00", "#e8772a", "░"),
     "empty": CellClass("empty seat", "#eceef1", "#2b3138", "·"),
     "preempted": CellClass("waits, preempted", "#e69f00", "#e69f00", "x"),
+    "swapped": CellClass("waits, swapped out", "#8c5a00", "#b47f2a", "s"),
     "waiting": CellClass("waits", "#b4bac4", "#6b7480", "-"),
 }

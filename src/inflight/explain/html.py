@@ -57,6 +57,7 @@ def _data(timeline: Timeline, rows: str, columns: str) -> dict[str, Any]:
                 name(track.seq_id),
                 track.num_prompt_tokens,
                 track.num_new_tokens,
+                track.num_cached_tokens,
                 round(track.arrival_s * 1e6),
                 None if track.first_step_s is None else round(track.first_step_s * 1e6),
             ]

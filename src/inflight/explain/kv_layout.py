@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from inflight.core.output import BlockId, SchedulerOutput
@@ -44,7 +45,8 @@ def _picture(output: SchedulerOutput, num_blocks: int, block_size: int) -> str:
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
         f'<text x="{_MARGIN}" y="24" font-size="15">The KV memory after step {output.step}: one square a block of '
         f"{block_size} tokens</text>",
-        f'<text x="{_MARGIN}" y="43" fill="{_FAINT}">dark: written; pale: reserved, not written; white: free</text>',
+        f'<text x="{_MARGIN}" y="43" fill="{_FAINT}">dark: written; pale: reserved, not written; white: free; '
+        "framed: shared</text>",
     ]
     owners = _owners(output)
     written = written_slots(output, block_size)
@@ -60,27 +62,38 @@ def _picture(output: SchedulerOutput, num_blocks: int, block_size: int) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _owners(output: SchedulerOutput) -> dict[BlockId, tuple[str, str]]:
-    """The colour and the name of whom each block belongs to; a block of several is the first one's."""
-    owners: dict[BlockId, tuple[str, str]] = dict.fromkeys(output.scratch_table, (_SCRATCH, "scratch"))
-    for index, row in reversed(list(enumerate(output.scheduled))):
-        owners |= dict.fromkeys(row.block_table, (_COLOURS[index % len(_COLOURS)], name(row.seq_id)))
+class _Owner(NamedTuple):
+    colour: str
+    names: tuple[str, ...]  # of all who hold the block; the colour is the first one's
+
+
+def _owners(output: SchedulerOutput) -> dict[BlockId, _Owner]:
+    owners = dict.fromkeys(output.scratch_table, _Owner(_SCRATCH, ("scratch",)))
+    for index, row in enumerate(output.scheduled):
+        new = _Owner(_COLOURS[index % len(_COLOURS)], ())
+        for block in row.block_table:
+            owner = owners.get(block, new)
+            owners[block] = owner._replace(names=(*owner.names, name(row.seq_id)))
     return owners
 
 
-def _block(
-    x: float, y: float, size: float, owner: tuple[str, str] | None, written: float, block: BlockId
-) -> Iterator[str]:
+def _block(x: float, y: float, size: float, owner: _Owner | None, written: float, block: BlockId) -> Iterator[str]:
     inner = size - max(1.0, size * 0.08)
     box = f'x="{x:.1f}" y="{y:.1f}" width="{inner:.1f}" height="{inner:.1f}"'
     if owner is None:
         yield f'<rect {box} fill="#fff" stroke="#d0d7de" stroke-width="0.7"><title>block {block}: free</title></rect>'
         return
-    colour, whose = owner
-    title = f"<title>block {block}: {escape(whose)}, {written:.0%} written</title>"
-    yield f'<g>{title}<rect {box} fill="{colour}" fill-opacity="0.22"/>'
+    colour, names = owner
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    whose = escape(", ".join(names[:_MAX_NAMED])) + more
+    yield f"<g><title>block {block}: {whose}, {written:.0%} written</title>"
+    yield f'<rect {box} fill="{colour}" fill-opacity="0.22"/>'
     if written:
         yield f'<rect x="{x:.1f}" y="{y:.1f}" width="{inner * written:.1f}" height="{inner:.1f}" fill="{colour}"/>'
+    if len(names) > 1:
+        edge = inner * 0.12
+        frame = f'x="{x + edge / 2:.1f}" y="{y + edge / 2:.1f}" width="{inner - edge:.1f}" height="{inner - edge:.1f}"'
+        yield f'<rect {frame} fill="none" stroke="{_TEXT}" stroke-width="{edge:.1f}"/>'
     yield "</g>"
 
 
@@ -88,8 +101,11 @@ def _side(output: SchedulerOutput, num_blocks: int, block_size: int) -> list[tup
     """The numbers beside the grid, as (colour or nothing, text)."""
     usage = usage_of(output, block_size)
     num_allocated = usage.allocated_slots // block_size
+    num_shared = sum(len(owner.names) > 1 for owner in _owners(output).values())
+    shared = [("", f"{num_shared:,} of them shared")] if num_shared else []
     lines = [
         ("", f"{num_allocated:,} of {num_blocks:,} blocks allocated ({_percent(num_allocated / num_blocks)})"),
+        *shared,
         ("", f"{usage.written_slots:,} of {usage.allocated_slots:,} slots in them written"),
         ("", f"reserved but unused: {_percent(usage.unused_share)}"),
         ("", ""),

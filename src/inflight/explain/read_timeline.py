@@ -60,6 +60,7 @@ class _Sequence:
     track: _Track
     idle: str = "waiting"  # what it is in a step that it is not in
     first_step_s: float | None = None
+    num_cached_tokens: int = 0
     num_new_tokens: int = 0
 
 
@@ -99,6 +100,7 @@ class _Builder:
             SequenceTrack(
                 seq.seq_id,
                 seq.num_prompt_tokens,
+                seq.num_cached_tokens,
                 seq.num_new_tokens,
                 seq.arrival_s,
                 seq.first_step_s,
@@ -135,10 +137,11 @@ class _Builder:
         for seq_id in output.preempted:
             seq = self._known(seq_id)
             seq.track.fill(len(self._steps), seq.idle, seq.index)
-            seq.idle = "preempted"
+            seq.idle = "swapped" if seq_id in output.swapped_out else "preempted"
         for row in output.scheduled:
             seq = self._known(row.seq_id)
-            seq.first_step_s = now_s if seq.first_step_s is None else seq.first_step_s
+            if seq.first_step_s is None:
+                seq.first_step_s, seq.num_cached_tokens = now_s, row.start
         self._num_waiting = len(self._live - self._seats.seated)
 
     def _finish(self, done: StepDone) -> None:
@@ -149,6 +152,8 @@ class _Builder:
             num_pads = 0 if output.padded_to is None else output.padded_to - len(row.token_ids)
             self._put(row.seq_id, _parts(num_pads, tokens))
             self._by_id[row.seq_id].idle = "empty"  # it keeps its seat
+        for seq_id in output.swapped_out if update.failure is not None else ():
+            self._known(seq_id).idle = "preempted"  # nobody knows what became of its KV
         for dead in output.dead:
             self._put(dead.seq_id, (("straggler", output.padded_to or 0),))
         self._steps.append(

@@ -48,6 +48,10 @@ def ledger_table(timeline: Timeline) -> str:
     counts = {"useful": slots.seat_steps - slots.dead - slots.empty, "straggler": slots.dead, "empty": slots.empty}
     lines = [f"{'computed row-slots':<22}{slots.num_computed_tokens:>14,}"]
     lines += [f"  {name:<20}{getattr(slots, name):>14,}{percent(computed[name]):>10}" for name in COMPUTED]
+    if num_cached := sum(track.num_cached_tokens for track in timeline.sequences):
+        num_prompt = sum(track.num_prompt_tokens for track in timeline.sequences if track.first_step_s is not None)
+        share = f"{percent(Fraction(num_cached, num_prompt))} of all prompt tokens, not computed"
+        lines.append(f"{'from the prefix cache':<22}{num_cached:>14,}   {share}")
     lines += [f"{'seats x steps':<22}{slots.seat_steps:>14,}"]
     lines += [f"  {name:<20}{count:>14,}{percent(seats[name]):>10}" for name, count in counts.items()]
     waits_s = [track.first_step_s - track.arrival_s for track in timeline.sequences if track.first_step_s is not None]

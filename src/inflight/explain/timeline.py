@@ -40,6 +40,7 @@ class SequenceTrack:
 
     seq_id: SeqId
     num_prompt_tokens: int
+    num_cached_tokens: int  # of the prompt, found in the prefix cache and not computed
     num_new_tokens: int  # sampled, whether or not a caller has them already
     arrival_s: float
     first_step_s: float | None  # None: it never ran

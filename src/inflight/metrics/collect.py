@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from inflight.core.errors import Reason, Rejected, StepFailed
-from inflight.core.output import FinishReason, SchedulerOutput, StepResult, Stop, TokenEvent
+from inflight.core.output import FinishReason, ScheduledSequence, SchedulerOutput, StepResult, Stop, TokenEvent
 from inflight.core.request import Request, RequestId, SeqId
 from inflight.metrics.delta import FirstToken, MetricsDelta, Outcome, RequestRecord
 from inflight.metrics.ledger import Ledger, Slots
@@ -16,7 +16,7 @@ from inflight.metrics.ledger import Ledger, Slots
 class _Sequence:
     """One choice that has not ended."""
 
-    num_computed: int = 0  # tokens whose KV is stored, once the step in flight has ended
+    num_computed: int = 0  # tokens whose KV is stored, here or in the host tier, once the step in flight has ended
     num_tokens: int = 0  # given to the caller
     first_token_s: float | None = None
     last_token_s: float | None = None
@@ -36,6 +36,7 @@ class _Live:
     num_output_tokens: int = 0
     num_preemptions: int = 0
     num_tokens_lost: int = 0
+    num_cached_tokens: int = 0  # of the first choice
     max_itl_s: float | None = None
     tpot_s: list[float] = field(default_factory=list)
     reasons: set[FinishReason] = field(default_factory=set)
@@ -54,23 +55,31 @@ class _Open:
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     num_preemptions: int = 0
+    num_swapped_out: int = 0
     num_tokens_lost: int = 0
+    num_blocks_out: int = 0
+    num_blocks_in: int = 0
+    copies_s: float = 0.0
     rejected: list[Reason] = field(default_factory=list)
     ended: list[RequestRecord] = field(default_factory=list)
 
     def freeze(self, slots: Slots) -> MetricsDelta:
         return MetricsDelta(
-            tuple(self.batch_rows),
-            tuple(self.batch_tokens),
-            tuple(self.first_tokens),
-            tuple(self.itl_s),
-            tuple(self.itl_preempted_s),
-            self.num_prompt_tokens,
-            self.num_output_tokens,
-            self.num_preemptions,
-            self.num_tokens_lost,
-            tuple(self.rejected),
-            tuple(self.ended),
+            batch_rows=tuple(self.batch_rows),
+            batch_tokens=tuple(self.batch_tokens),
+            first_tokens=tuple(self.first_tokens),
+            itl_s=tuple(self.itl_s),
+            itl_preempted_s=tuple(self.itl_preempted_s),
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_output_tokens=self.num_output_tokens,
+            num_preemptions=self.num_preemptions,
+            num_swapped_out=self.num_swapped_out,
+            num_tokens_lost=self.num_tokens_lost,
+            num_blocks_out=self.num_blocks_out,
+            num_blocks_in=self.num_blocks_in,
+            copies_s=self.copies_s,
+            rejected=tuple(self.rejected),
+            ended=tuple(self.ended),
             slots=slots,
         )
 
@@ -119,15 +128,15 @@ class Collector:
         self._open.batch_rows.append(len(output.scheduled))
         self._open.batch_tokens.append(output.num_tokens)
         for seq_id in output.preempted:
-            self._preempt(seq_id)
-        for new in output.new:
-            live = self._live.get(new.seq_id[0])
-            if live is not None and live.first_step_s is None:
-                live.first_step_s = now_s
+            self._preempt(seq_id, swapped_out=seq_id in output.swapped_out)
+        new = {one.seq_id for one in output.new}
         for row in output.scheduled:
-            seq = self._sequences.get(row.seq_id)
-            if seq is not None:
-                seq.num_computed = row.start + len(row.token_ids)
+            live, seq = self._live.get(row.seq_id[0]), self._sequences.get(row.seq_id)
+            if live is None or seq is None:
+                continue
+            seq.num_computed = row.start + len(row.token_ids)
+            if row.seq_id in new:
+                self._begin(live, row, now_s)
 
     def on_update(
         self,
@@ -143,7 +152,13 @@ class Collector:
             for row in output.scheduled:
                 if (seq := self._sequences.get(row.seq_id)) is not None:
                     seq.num_computed = row.start
+            for seq_id in output.swapped_out:
+                self._lose_tokens(seq_id)  # nobody knows what became of its KV
         else:
+            num_out = sum(copy.to_host for copy in output.copies)
+            self._open.num_blocks_out += num_out
+            self._open.num_blocks_in += len(output.copies) - num_out
+            self._open.copies_s += result.copies_s
             for sampled in result.sampled:
                 if (live := self._live.get(sampled.seq_id[0])) is not None:
                     live.last_computed_s = now_s
@@ -159,16 +174,29 @@ class Collector:
             if event.finish_reason is not None:
                 self._end_choice(live, event, now_s)
 
-    def _preempt(self, seq_id: SeqId) -> None:
+    def _begin(self, live: _Live, row: ScheduledSequence, now_s: float) -> None:
+        if live.first_step_s is None:
+            live.first_step_s = now_s
+        if row.seq_id[1] == 0:
+            live.num_cached_tokens = row.start
+
+    def _preempt(self, seq_id: SeqId, swapped_out: bool) -> None:
         live, seq = self._live.get(seq_id[0]), self._sequences.get(seq_id)
         if live is None or seq is None:
             return
         live.num_preemptions += 1
-        live.num_tokens_lost += seq.num_computed
         self._open.num_preemptions += 1
-        self._open.num_tokens_lost += seq.num_computed
-        seq.num_computed = 0
+        self._open.num_swapped_out += swapped_out
         seq.preempted = True
+        if not swapped_out:
+            self._lose_tokens(seq_id)
+
+    def _lose_tokens(self, seq_id: SeqId) -> None:
+        live, seq = self._live.get(seq_id[0]), self._sequences.get(seq_id)
+        if live is not None and seq is not None:
+            live.num_tokens_lost += seq.num_computed
+            self._open.num_tokens_lost += seq.num_computed
+            seq.num_computed = 0
 
     def _take_tokens(self, live: _Live, seq: _Sequence, num_tokens: int, now_s: float) -> None:
         if live.first_token_s is None:
@@ -221,6 +249,7 @@ class Collector:
                 num_output_tokens=live.num_output_tokens,
                 num_preemptions=live.num_preemptions,
                 num_tokens_lost=live.num_tokens_lost,
+                num_cached_tokens=live.num_cached_tokens,
                 queue_s=None if live.first_step_s is None else live.first_step_s - arrival_s,
                 ttft_s=None if live.first_token_s is None else live.first_token_s - arrival_s,
                 e2e_s=now_s - arrival_s,

@@ -118,15 +118,61 @@ PREEMPTIONS = Metric(
     "inflight_preemptions_total",
     Kind.COUNTER,
     "preemptions",
-    "sequences that lost their blocks to others",
-    "Preemptions; their tokens are computed again.",
+    "sequences that lost their blocks to others; mode=swap: their KV moved to the host tier, mode=recompute: it is "
+    "computed again, unless the prefix cache still has it",
+    "Preemptions, by what became of the KV.",
+    labels=("mode",),
 )
 TOKENS_LOST = Metric(
     "inflight_preempted_tokens_total",
     Kind.COUNTER,
     "tokens",
-    "sum over preemptions of the tokens whose KV was stored",
-    "Tokens that preemption threw away.",
+    "sum over preemptions of the tokens whose KV was stored; 0 for one that was swapped out, unless that step failed",
+    "Tokens whose KV preempted sequences gave up; those that were computed again are recompute in the wasted slots.",
+)
+PREFIX_QUERIES = Metric(
+    "inflight_prefix_cache_queries_total",
+    Kind.COUNTER,
+    "tokens",
+    "prompt tokens of sequences, counted when a sequence enters for the first time; none without a prefix cache",
+    "Prompt tokens that were looked up in the prefix cache.",
+)
+PREFIX_HITS = Metric(
+    "inflight_prefix_cache_hits_total",
+    Kind.COUNTER,
+    "tokens",
+    "of the tokens looked up, those whose KV was there and was not computed",
+    "Prompt tokens that were found in the prefix cache; over the queries, the hit rate.",
+)
+PREFIX_EVICTED = Metric(
+    "inflight_prefix_cache_evicted_blocks_total",
+    Kind.COUNTER,
+    "blocks",
+    "blocks of findable prefixes that nobody held and that were given to new tokens",
+    "Blocks that the prefix cache gave up.",
+)
+SWAPPED_BLOCKS = Metric(
+    "inflight_swapped_blocks_total",
+    Kind.COUNTER,
+    "blocks",
+    "blocks copied in steps that ended well: direction=out, to the host tier; direction=in, from it",
+    "KV blocks that were swapped.",
+    labels=("direction",),
+)
+SWAPPED_BYTES = Metric(
+    "inflight_swapped_bytes_total",
+    Kind.COUNTER,
+    "bytes",
+    "swapped blocks x the bytes of a block, scales included",
+    "KV bytes that were swapped.",
+    labels=("direction",),
+)
+SWAP_SECONDS = Metric(
+    "inflight_swap_seconds_total",
+    Kind.COUNTER,
+    "s",
+    "of the durations of steps, what copying blocks took, both directions together",
+    "Time spent on swapping.",
 )
 PROMPT_TOKENS = Metric(
     "inflight_prompt_tokens_total",
@@ -152,6 +198,13 @@ REQUESTS = Metric(
     "Ended requests by outcome.",
     labels=("outcome", "reason"),
 )
+ENGINE_LOSSES = Metric(
+    "inflight_engine_losses_total",
+    Kind.COUNTER,
+    "engines",
+    "engine processes that died, failed or hung; one is started again while --max-restarts allows",
+    "Engines that were lost.",
+)
 SLO_REQUESTS = Metric(
     "inflight_slo_requests_total",
     Kind.COUNTER,
@@ -175,8 +228,8 @@ WASTED_SLOTS = Metric(
     Kind.COUNTER,
     "row-slots",
     "computed: padding (pad tokens of rows that run), straggler (tokens of rows whose sequence had ended), recompute "
-    "(tokens that had run before, or ran in a step that failed); not computed: empty (seats without a row, one for "
-    "each step)",
+    "(tokens of places that their sequences had passed before a preemption, or of a step that failed); not computed: "
+    "empty (seats without a row, one for each step)",
     "Row-slots that served nobody, by cause; with the useful ones, empty left out, all that was computed.",
     labels=("cause",),
 )
@@ -212,8 +265,8 @@ KV_USAGE = Metric(
     "inflight_kv_cache_usage_ratio",
     Kind.GAUGE,
     "1",
-    "allocated blocks / total blocks",
-    "Share of the KV blocks that is allocated.",
+    "allocated blocks / total blocks; a block is allocated while a sequence holds it, and counts once however many do",
+    "Share of the KV blocks that sequences hold.",
 )
 KV_SLOT_USAGE = Metric(
     "inflight_kv_cache_slot_usage_ratio",
@@ -222,9 +275,38 @@ KV_SLOT_USAGE = Metric(
     "stored tokens / (allocated blocks x block_size); 0 without allocated blocks",
     "Share of the allocated KV slots that is written.",
 )
+KV_FRAGMENTATION = Metric(
+    "inflight_kv_cache_fragmentation_ratio",
+    Kind.GAUGE,
+    "1",
+    "(allocated blocks x block_size - stored tokens) / (allocated blocks x block_size); 0 without allocated blocks",
+    "Share of the allocated KV slots that is reserved and not written.",
+)
+KV_SHARED = Metric(
+    "inflight_kv_cache_shared_blocks",
+    Kind.GAUGE,
+    "blocks",
+    "blocks that two sequences or more hold",
+    "KV blocks that sequences share.",
+)
+KV_CACHED = Metric(
+    "inflight_kv_cache_cached_blocks",
+    Kind.GAUGE,
+    "blocks",
+    "blocks that no sequence holds and that keep a prefix which can be found, until they are needed",
+    "KV blocks of the prefix cache that nobody holds: free, and of use.",
+)
+KV_HOST_USAGE = Metric(
+    "inflight_kv_host_usage_ratio",
+    Kind.GAUGE,
+    "1",
+    "host blocks of preempted sequences / host blocks; 0 without a host tier",
+    "Share of the host tier that is taken.",
+)
 
 ALL: tuple[Metric, ...] = (
-    TTFT, QUEUE, PREFILL, EMIT, ITL, TPOT, E2E, BATCH_SIZE, BATCH_TOKENS, PREEMPTIONS, TOKENS_LOST, PROMPT_TOKENS,
-    OUTPUT_TOKENS, REQUESTS, SLO_REQUESTS, USEFUL_SLOTS, WASTED_SLOTS, SEAT_STEPS, RUNNING, WAITING, LIVE, KV_USAGE,
-    KV_SLOT_USAGE,
+    TTFT, QUEUE, PREFILL, EMIT, ITL, TPOT, E2E, BATCH_SIZE, BATCH_TOKENS, PREEMPTIONS, TOKENS_LOST, PREFIX_QUERIES,
+    PREFIX_HITS, PREFIX_EVICTED, SWAPPED_BLOCKS, SWAPPED_BYTES, SWAP_SECONDS, PROMPT_TOKENS, OUTPUT_TOKENS, REQUESTS,
+    ENGINE_LOSSES, SLO_REQUESTS, USEFUL_SLOTS, WASTED_SLOTS, SEAT_STEPS, RUNNING, WAITING, LIVE, KV_USAGE,
+    KV_SLOT_USAGE, KV_FRAGMENTATION, KV_SHARED, KV_CACHED, KV_HOST_USAGE,
 )  # fmt: skip

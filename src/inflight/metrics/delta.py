@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from inflight.core.errors import Reason
+from inflight.core.output import SchedulerStats
 from inflight.core.request import RequestId, TokenId
 from inflight.metrics.ledger import Slots
 
@@ -43,7 +44,7 @@ class RequestRecord:
     num_prompt_tokens: int
     num_output_tokens: int  # over all choices
     num_preemptions: int
-    num_tokens_lost: int  # to preemptions
+    num_tokens_lost: int  # stored, and given up in preemptions
     queue_s: float | None  # None: never scheduled
     ttft_s: float | None  # queue + prefill, as the engine sees it; None: no token
     e2e_s: float  # arrival -> the last choice ended
@@ -51,6 +52,7 @@ class RequestRecord:
     max_itl_s: float | None  # the longest gap; None: no choice has two tokens
     computed_ttft_s: float | None = None
     computed_e2e_s: float | None = None
+    num_cached_tokens: int = 0  # of the prompt, found in the prefix cache; the first choice's
     error: str | None = None
     prompt_token_ids: tuple[TokenId, ...] = ()  # only if asked for
 
@@ -67,9 +69,20 @@ class MetricsDelta:
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     num_preemptions: int = 0
+    num_swapped_out: int = 0  # of the preemptions, those whose KV moved to the host tier
     num_tokens_lost: int = 0
+    num_blocks_out: int = 0  # copied to the host tier, and from it, in steps that ended well
+    num_blocks_in: int = 0
+    copies_s: float = 0.0
     rejected: tuple[Reason, ...] = ()
     ended: tuple[RequestRecord, ...] = ()
+    num_engines_lost: int = 0
     num_lost: int = 0  # requests that were in flight when the engine was lost
     num_lost_aborted: int = 0  # requests that were given up, of which the engine had not said so when it was lost
     slots: Slots = field(default_factory=Slots)  # of the steps that ended
+
+
+def rise(before: SchedulerStats | None, after: SchedulerStats, name: str) -> int:
+    """By how much a count grew between two stats of an engine; where it fell the engine was lost, and counts anew."""
+    grown: int = getattr(after, name) - (getattr(before, name) if before else 0)
+    return max(0, grown)

@@ -6,7 +6,9 @@ A step computes ``output.num_computed_tokens`` row-slots, and each of them is ex
     decode      any later token of a sequence, run for the first time
     padding     a pad token of a row that runs
     straggler   a token of a dead row: its sequence has ended, its batch has not
-    recompute   a token that ran before, or ran in a step that failed
+    recompute   a token of a place that its sequence had passed before, or one of a step that failed
+
+What a sequence finds in the prefix cache, or brings back from the host tier, is not computed and in no class.
 
 Beside them stand the seats, of which there are ``num_seats`` in each step: one holds a row that runs, a dead row, or
 nothing.
@@ -76,7 +78,7 @@ class RowTokens(NamedTuple):
 @dataclass(slots=True)
 class _Sequence:
     num_prompt_tokens: int
-    num_computed: int = 0  # the most that ever was: positions below it have run before
+    num_computed: int = 0  # the most that ever was: positions below it have run before, or were found
 
 
 class Ledger:

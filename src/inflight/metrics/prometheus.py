@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from inflight.core.errors import Reason
 from inflight.core.output import SchedulerStats
 from inflight.core.request import RequestId
 from inflight.metrics import definitions as d
-from inflight.metrics.delta import FirstToken, MetricsDelta
+from inflight.metrics.delta import FirstToken, MetricsDelta, rise
 from inflight.metrics.slo import Ended, Slo
 
 _MAX_UNSENT = 10_000  # first tokens whose sending was not reported; the oldest are forgotten
@@ -31,11 +32,23 @@ class PrometheusMetrics:
         self._e2e = self._histogram(d.E2E)
         self._batch_rows = self._histogram(d.BATCH_SIZE)
         self._batch_tokens = self._histogram(d.BATCH_TOKENS)
-        self._preemptions = self._counter(d.PREEMPTIONS)
+        preemptions = self._counter(d.PREEMPTIONS)
+        self._recomputed, self._swapped = preemptions.labels("recompute"), preemptions.labels("swap")
         self._tokens_lost = self._counter(d.TOKENS_LOST)
+        self._by_stats = {
+            "num_prefix_query_tokens": self._counter(d.PREFIX_QUERIES),
+            "num_prefix_hit_tokens": self._counter(d.PREFIX_HITS),
+            "num_evicted_blocks": self._counter(d.PREFIX_EVICTED),
+        }  # by their names in ``SchedulerStats``
+        blocks, num_bytes = self._counter(d.SWAPPED_BLOCKS), self._counter(d.SWAPPED_BYTES)
+        self._swapped_blocks = {direction: blocks.labels(direction) for direction in ("out", "in")}
+        self._swapped_bytes = {direction: num_bytes.labels(direction) for direction in ("out", "in")}
+        self._swap_seconds = self._counter(d.SWAP_SECONDS)
         self._prompt_tokens = self._counter(d.PROMPT_TOKENS)
         self._output_tokens = self._counter(d.OUTPUT_TOKENS)
         self._requests = self._counter(d.REQUESTS)
+        self._requests.labels("rejected", Reason.QUEUE_FULL.value)  # there from the start, for those who watch it rise
+        self._engine_losses = self._counter(d.ENGINE_LOSSES)
         self._slo = slo
         if slo is not None:
             by_met = self._counter(d.SLO_REQUESTS)
@@ -51,15 +64,20 @@ class PrometheusMetrics:
         self._live = self._gauge(d.LIVE)
         self._kv_usage = self._gauge(d.KV_USAGE)
         self._kv_slot_usage = self._gauge(d.KV_SLOT_USAGE)
-        self._block_size = 1
+        self._kv_fragmentation = self._gauge(d.KV_FRAGMENTATION)
+        self._kv_shared = self._gauge(d.KV_SHARED)
+        self._kv_cached = self._gauge(d.KV_CACHED)
+        self._kv_host_usage = self._gauge(d.KV_HOST_USAGE)
+        self._block_size, self._bytes_per_block = 1, 0
+        self._stats: SchedulerStats | None = None  # the newest
         self._unsent: dict[RequestId, FirstToken] = {}
 
-    def set_block_size(self, block_size: int) -> None:
-        """Tell how many tokens a KV block holds, once the engine is known.
+    def set_block_size(self, block_size: int, bytes_per_block: int) -> None:
+        """Tell how many tokens a KV block holds, and how many bytes it takes, once the engine is known.
 
-        It is an option: an engine that is started again has the same.
+        They follow from options: an engine that is started again has the same.
         """
-        self._block_size = block_size
+        self._block_size, self._bytes_per_block = block_size, bytes_per_block
 
     def apply(self, delta: MetricsDelta) -> None:
         """Take in what happened since the last delta."""
@@ -79,8 +97,14 @@ class PrometheusMetrics:
                 del self._unsent[next(iter(self._unsent))]
         self._prompt_tokens.inc(delta.num_prompt_tokens)
         self._output_tokens.inc(delta.num_output_tokens)
-        self._preemptions.inc(delta.num_preemptions)
+        self._recomputed.inc(delta.num_preemptions - delta.num_swapped_out)
+        self._swapped.inc(delta.num_swapped_out)
         self._tokens_lost.inc(delta.num_tokens_lost)
+        for direction, num_blocks in (("out", delta.num_blocks_out), ("in", delta.num_blocks_in)):
+            self._swapped_blocks[direction].inc(num_blocks)
+            self._swapped_bytes[direction].inc(num_blocks * self._bytes_per_block)
+        self._swap_seconds.inc(delta.copies_s)
+        self._engine_losses.inc(delta.num_engines_lost)
         for name, counter in self._slots.items():
             counter.inc(getattr(delta.slots, name))
         for reason in delta.rejected:
@@ -95,14 +119,21 @@ class PrometheusMetrics:
                 self._tpot.observe(tpot_s)
 
     def apply_stats(self, stats: SchedulerStats) -> None:
-        """Set the gauges."""
+        """Set the gauges, and let the counters rise that the scheduler keeps."""
+        before, self._stats = self._stats, stats
+        for name, counter in self._by_stats.items():
+            counter.inc(rise(before, stats, name))
         num_allocated = stats.num_blocks - stats.num_free_blocks
         self._running.set(stats.num_running_seqs)
         self._waiting.set(stats.num_waiting_seqs)
         self._live.set(stats.live)
-        self._kv_usage.set(num_allocated / stats.num_blocks if stats.num_blocks else 0.0)
         num_slots = num_allocated * self._block_size
-        self._kv_slot_usage.set(stats.num_stored_tokens / num_slots if num_slots else 0.0)
+        self._kv_usage.set(_share(num_allocated, stats.num_blocks))
+        self._kv_slot_usage.set(_share(stats.num_stored_tokens, num_slots))
+        self._kv_fragmentation.set(_share(num_slots - stats.num_stored_tokens, num_slots))
+        self._kv_shared.set(stats.num_shared_blocks)
+        self._kv_cached.set(stats.num_cached_blocks)
+        self._kv_host_usage.set(_share(stats.num_host_blocks - stats.num_free_host_blocks, stats.num_host_blocks))
 
     def first_token_sent(self, request_id: RequestId, arrival_s: float, now_s: float) -> None:
         """The first token of a request was handed to the socket, or to a caller who waits for the whole answer."""
@@ -130,3 +161,7 @@ class PrometheusMetrics:
 
     def _gauge(self, metric: d.Metric) -> Gauge:
         return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

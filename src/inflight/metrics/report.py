@@ -11,7 +11,8 @@ import msgspec
 
 from inflight.core.output import SchedulerStats
 from inflight.core.request import TokenId
-from inflight.metrics.delta import MetricsDelta, RequestRecord
+from inflight.metrics.alarm import KVAlarm
+from inflight.metrics.delta import MetricsDelta, RequestRecord, rise
 from inflight.metrics.prometheus import PrometheusMetrics
 from inflight.metrics.summary import describe
 
@@ -34,6 +35,7 @@ class Reporter:
         self.metrics = metrics
         self._decode_prompt = decode_prompt
         self._stats: SchedulerStats | None = None
+        self._alarm = KVAlarm()
         self._period = Period()
         self._period_start_s: float | None = None
 
@@ -41,9 +43,12 @@ class Reporter:
         """Take in a delta and the state after it."""
         self.metrics.apply(delta)
         self.metrics.apply_stats(stats)
-        self._stats = stats
+        self._alarm.watch(stats)
         if delta != _NOTHING:
             self._period.add(delta)
+        self._period.num_prefix_query_tokens += rise(self._stats, stats, "num_prefix_query_tokens")
+        self._period.num_prefix_hit_tokens += rise(self._stats, stats, "num_prefix_hit_tokens")
+        self._stats = stats
         for record in delta.ended:
             request_logger.info("%s", to_json(record, self._decode_prompt))
 
@@ -65,6 +70,11 @@ class Period:
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     num_preemptions: int = 0
+    num_blocks_out: int = 0
+    num_blocks_in: int = 0
+    copies_s: float = 0.0
+    num_prefix_query_tokens: int = 0
+    num_prefix_hit_tokens: int = 0
     ttft_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     itl_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
 
@@ -74,14 +84,26 @@ class Period:
         self.num_prompt_tokens += delta.num_prompt_tokens
         self.num_output_tokens += delta.num_output_tokens
         self.num_preemptions += delta.num_preemptions
+        self.num_blocks_out += delta.num_blocks_out
+        self.num_blocks_in += delta.num_blocks_in
+        self.copies_s += delta.copies_s
         self.ttft_s.extend(first.queue_s + first.prefill_s for first in delta.first_tokens)
         self.itl_s.extend(delta.itl_s)
         self.itl_s.extend(delta.itl_preempted_s)
 
 
 def period_line(period: Period, stats: SchedulerStats, duration_s: float) -> str:
-    """What happened in ``duration_s`` seconds, in one line."""
+    """What happened in ``duration_s`` seconds, in one line; what did not happen at all is left out."""
     num_allocated = stats.num_blocks - stats.num_free_blocks
+    sometimes = []
+    if period.num_prefix_hit_tokens:
+        share = 100.0 * period.num_prefix_hit_tokens / period.num_prefix_query_tokens
+        sometimes.append(f"prefix hits: {share:.1f} % of {period.num_prefix_query_tokens} tokens")
+    if period.num_preemptions:
+        sometimes.append(f"preemptions: {period.num_preemptions} (total {stats.num_preemptions})")
+    if period.num_blocks_out or period.num_blocks_in:
+        copies_ms = 1000 * period.copies_s
+        sometimes.append(f"swapped: {period.num_blocks_out} blocks out, {period.num_blocks_in} in, {copies_ms:.1f} ms")
     return ", ".join(
         (
             f"running: {stats.num_running_seqs}",
@@ -89,7 +111,7 @@ def period_line(period: Period, stats: SchedulerStats, duration_s: float) -> str
             f"prompt: {period.num_prompt_tokens / duration_s:.1f} tokens/s",
             f"output: {period.num_output_tokens / duration_s:.1f} tokens/s",
             f"KV usage: {100.0 * num_allocated / max(stats.num_blocks, 1):.1f} %",
-            f"preemptions: {period.num_preemptions} (total {stats.num_preemptions})",
+            *sometimes,
             describe("TTFT", period.ttft_s),
             describe("ITL", period.itl_s),
         )

@@ -21,6 +21,7 @@ class KVFormat(enum.Enum):
     FLOAT32 = 0
     BFLOAT16 = 1
     INT8 = 2
+    INT4 = 3
 
 class Rows(enum.Enum):
     TOKENS = 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 GIB = 2**30
 QUANTIZATIONS = ("auto", "int8", "q4", "none")
 DTYPES = ("auto", "float32", "float", "bfloat16", "float16", "half")  # float is float32, half is float16
-KV_CACHE_DTYPES = (*DTYPES, "int8")
+KV_CACHE_DTYPES = (*DTYPES, "int8", "int4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +39,33 @@ class RuntimeConfig:
         default=None,
         metadata={"help": "threads of a forward pass, 1 to 1024; none: the physical cores that this process may use"},
     )
+    memory_budget: int | None = field(
+        default=None,
+        metadata={"help": "bytes that the engine may plan with, from 1; none: what is free at start"},
+    )
     gpu_memory_utilization: float = field(
         default=0.9,
-        metadata={"help": "share of the memory that is free at start which weights and KV may take together, (0, 1]"},
+        metadata={"help": "share of that budget which weights, activations, swap space and KV take together, (0, 1]"},
+    )
+    reserve_bytes: int = field(
+        default=0, metadata={"help": "bytes of that share which are left for other programs, from 0"}
     )
     kv_cache_memory_bytes: int = field(
         default=GIB, metadata={"help": "bytes of KV, at most, however much is free, from 1: a laptop keeps its memory"}
     )
     num_gpu_blocks_override: int | None = field(
-        default=None, metadata={"help": "exactly so many KV blocks, from 1, instead of what the two above give"}
+        default=None,
+        metadata={"help": "exactly so many KV blocks, from 1, instead of what is left of the share"},
+    )
+    swap_space_bytes: int | None = field(
+        default=None,
+        metadata={
+            "help": "host memory for the KV of preempted sequences, touched only when used; 0: none at all; none: half "
+            "a GiB, or an eighth of what weights and activations leave if that is less"
+        },
+    )
+    swap_file: Path | None = field(
+        default=None, metadata={"help": "a file that is mapped for the swap space, instead of memory"}
     )
     device: str = field(default="cpu", metadata={"help": "where tensors live, as torch names it"})
 
@@ -60,12 +79,17 @@ class RuntimeConfig:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         _in_range("block_size", self.block_size, 1, 4096)
         _in_range("num_threads", self.num_threads, 1, 1024)
+        _in_range("memory_budget", self.memory_budget, 1, 2**63)
+        _in_range("reserve_bytes", self.reserve_bytes, 0, 2**63)
+        _in_range("swap_space_bytes", self.swap_space_bytes, 0, 2**63)
         _in_range("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1, 2**63)
         _in_range("num_gpu_blocks_override", self.num_gpu_blocks_override, 1, 2**40)
         if type(self.gpu_memory_utilization) not in (int, float):
             raise ValueError(f"gpu_memory_utilization must be a number, got {self.gpu_memory_utilization!r}")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ValueError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}")
+        if self.swap_file is not None and not isinstance(self.swap_file, str | Path):  # a program may give a string
+            raise ValueError(f"swap_file must be a path, got {self.swap_file!r}")
         if not isinstance(self.device, str):
             raise ValueError(f"device must be a name, got {self.device!r}")
 

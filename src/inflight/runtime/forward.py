@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from inflight.core.output import ScheduledSequence
+from inflight.core.output import BlockCopy, ScheduledSequence
 from inflight.engine.executor import KVCapacity
 
 
@@ -35,13 +35,19 @@ class StepLogits:
 
 
 class ForwardPass(Protocol):
-    """Weights, KV memory and the arithmetic of one step.
+    """Weights, KV memory in both tiers, and the arithmetic of one step.
 
     A row's logits have the same bits whatever the other rows are and however its sequence was cut into chunks.
     """
 
     capacity: KVCapacity
     num_threads: int
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy whole blocks between the tiers, unchanged: those to the host first. It returns when they are there.
+
+        Raises ``ValueError`` for a block that does not exist.
+        """
 
     def run(self, scheduled: Sequence[ScheduledSequence]) -> StepLogits:
         """Run one step: store the KV of its tokens, return the logits that are wanted. It may be run again."""

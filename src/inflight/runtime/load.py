@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -10,15 +12,22 @@ import torch
 
 from inflight.engine.executor import KVCapacity
 from inflight.native import isa, kernels
+from inflight.runtime.calibrate import MAX_TOKENS
 from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.errors import InsufficientMemory, UnsupportedModel
 from inflight.runtime.forward import ForwardPass
 from inflight.runtime.kv import paged
+from inflight.runtime.kv.base import BlockStore, KVStore
 from inflight.runtime.kv.dense import DenseKV
-from inflight.runtime.linear.choice import BYTES_PER_PARAMETER, choose_quantization
+from inflight.runtime.kv.formats import GROUP_FORMATS
+from inflight.runtime.kv.grouped import GroupedKV
+from inflight.runtime.kv.host_tier import HostBlocks
+from inflight.runtime.linear.choice import choose_quantization
 from inflight.runtime.linear.dense import is_emulated
-from inflight.runtime.memory import available_bytes, plan_memory
+from inflight.runtime.memory import available_bytes, demand_of
+from inflight.runtime.memory_plan import MemoryPlan, plan_memory
 from inflight.runtime.models.base import Checkpoint
+from inflight.runtime.models.llama_sizes import StepSize
 from inflight.runtime.models.registry import load_model, native_builder
 from inflight.runtime.native_forward import NativeForward
 from inflight.runtime.runner import ModelExecutor
@@ -31,6 +40,14 @@ TORCH_DTYPES = {
     "float16": torch.float16,
     "half": torch.float16,
 }
+
+
+StepOf = Callable[[int, int], StepSize]  # (tokens that the model allows, KV blocks) -> the largest step
+
+
+def usual_step(max_len: int, num_blocks: int) -> StepSize:
+    """The largest step that ``calibrate`` tries, with a few rows of logits."""
+    return StepSize(MAX_TOKENS, 32, max_len)
 
 
 def default_num_threads() -> int:
@@ -53,7 +70,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     raise UnsupportedModel(f"{path} is neither a .gguf file nor a folder with config.json and .safetensors files")
 
 
-def _find_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
+    """The device of that name. Raises ``ValueError`` if it is not here."""
     here = ["cpu"]
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is not None and torch.accelerator.is_available():
@@ -64,18 +82,21 @@ def _find_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load_executor(path: Path, config: RuntimeConfig) -> ModelExecutor:
-    """Load a model; sets torch's threads for the process.
+def load_executor(path: Path, config: RuntimeConfig, step_of: StepOf = usual_step) -> ModelExecutor:
+    """Load a model; sets torch's threads for the process. Memory is planned for the steps that ``step_of`` tells.
 
     Raises ``UnsupportedModel``, ``InsufficientMemory``, or ``ValueError`` for a setting that cannot be had here.
     """
-    device = _find_device(config.device)
+    device = find_device(config.device)
     torch.set_num_threads(config.num_threads or default_num_threads())
     checkpoint = open_checkpoint(path)
     try:
         quantization, why = choose_quantization(config, device, checkpoint)
+        demand = demand_of(checkpoint, config, quantization, torch.get_num_threads())
+        of_model = checkpoint.config.max_position_embeddings
+        memory = plan_memory(config, demand, partial(step_of, of_model), available_bytes(device))
         load = _load_torch if quantization == "none" else _load_native
-        forward, notes = load(checkpoint, config, device, quantization)
+        forward, notes = load(checkpoint, config, device, quantization, memory)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{path}: {error}") from error
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -84,48 +105,48 @@ def load_executor(path: Path, config: RuntimeConfig) -> ModelExecutor:
 
 
 def _load_torch(
-    checkpoint: Checkpoint, config: RuntimeConfig, device: torch.device, _: str
+    checkpoint: Checkpoint, config: RuntimeConfig, device: torch.device, _: str, memory: MemoryPlan
 ) -> tuple[ForwardPass, tuple[str, ...]]:
     model_config = checkpoint.config
     dtype = torch.float32 if config.dtype == "auto" else TORCH_DTYPES[config.dtype]
-    if config.kv_cache_dtype == "int8":
-        raise ValueError("kv_cache_dtype int8 needs the native kernels: quantization int8 or q4")
-    kv_dtype = dtype if config.kv_cache_dtype == "auto" else TORCH_DTYPES[config.kv_cache_dtype]
-    memory = plan_memory(config, model_config, dtype.itemsize, kv_dtype.itemsize, available_bytes(device))
+    kv_shape = (
+        memory.num_blocks,
+        config.block_size,
+        model_config.num_hidden_layers,
+        model_config.num_key_value_heads,
+        model_config.head_dim,
+    )
+    kv: KVStore
     with torch.inference_mode():
+        if config.kv_cache_dtype in GROUP_FORMATS:
+            kv = GroupedKV(*kv_shape, GROUP_FORMATS[config.kv_cache_dtype], device)
+        else:
+            kv = DenseKV(*kv_shape, TORCH_DTYPES.get(config.kv_cache_dtype, dtype), device)  # auto is as dtype
         model = load_model(checkpoint, dtype, device)
-        kv = DenseKV(
-            memory.num_blocks,
-            config.block_size,
-            model_config.num_hidden_layers,
-            model_config.num_key_value_heads,
-            model_config.head_dim,
-            kv_dtype,
-            device,
-        )
     notes = memory.notes
     if is_emulated(dtype, device):
         name = str(dtype).removeprefix("torch.")
         notes += (
             f"{name} is emulated on this CPU: weights take half the memory, but steps are slower than in float32",
         )
-    return TorchForward(model, model_config.num_attention_heads, kv, device), notes
+    swap = _swap_blocks(kv, config, device, memory)
+    return TorchForward(model, model_config.num_attention_heads, kv, swap, device), notes
 
 
 def _load_native(
-    checkpoint: Checkpoint, config: RuntimeConfig, device: torch.device, quantization: str
+    checkpoint: Checkpoint, config: RuntimeConfig, device: torch.device, quantization: str, memory: MemoryPlan
 ) -> tuple[ForwardPass, tuple[str, ...]]:
     model_config = checkpoint.config
     kv_dtype = config.kv_cache_dtype
-    block_bytes = paged.block_bytes(model_config, config.block_size, kv_dtype)
-    values_per_token = model_config.num_hidden_layers * 2 * model_config.num_key_value_heads * model_config.head_dim
-    bytes_per_value = block_bytes / config.block_size / values_per_token
-    memory = plan_memory(
-        config, model_config, BYTES_PER_PARAMETER[quantization], bytes_per_value, available_bytes(device)
-    )
     num_threads = torch.get_num_threads()
     program = kernels.ForwardPass(num_threads, isa(), model_config.vocab_size, config.block_size, memory.num_blocks)
-    kv = paged.allocate(model_config, memory.num_blocks, config.block_size, kv_dtype)
+    kv, blocks = paged.allocate(model_config, memory.num_blocks, config.block_size, kv_dtype)
     logits, best = native_builder(model_config.architecture)(checkpoint, quantization, program, kv)
-    capacity = KVCapacity(memory.num_blocks, config.block_size, block_bytes)
-    return NativeForward(program, logits, best, capacity, num_threads), memory.notes
+    swap = _swap_blocks(blocks, config, device, memory)
+    capacity = KVCapacity(memory.num_blocks, config.block_size, blocks.bytes_per_block, swap.num_blocks)
+    return NativeForward(program, logits, best, swap, capacity, num_threads), memory.notes
+
+
+def _swap_blocks(kv: BlockStore, config: RuntimeConfig, device: torch.device, memory: MemoryPlan) -> HostBlocks:
+    file = None if config.swap_file is None else Path(config.swap_file)  # a program may have given a string
+    return HostBlocks(kv, memory.num_swap_blocks, device, file)

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inflight.core.output import ScheduledSequence
+from inflight.core.output import BlockCopy, ScheduledSequence
 from inflight.engine.executor import KVCapacity
 from inflight.native import kernels
 from inflight.runtime.forward import StepLogits
+from inflight.runtime.kv.host_tier import HostBlocks
 
 
 class NativeForward:
@@ -23,6 +24,7 @@ class NativeForward:
         program: kernels.ForwardPass,
         logits: kernels.Buffer,
         best: kernels.Buffer,
+        swap: HostBlocks,
         capacity: KVCapacity,
         num_threads: int,
     ) -> None:
@@ -31,6 +33,11 @@ class NativeForward:
         self._program = program
         self._logits = logits
         self._best = best
+        self._swap = swap
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        """See ``ForwardPass``."""
+        self._swap.copy(copies)
 
     def run(self, scheduled: Sequence[ScheduledSequence]) -> StepLogits:
         """Run one step; see ``ForwardPass``. Raises ``ValueError`` for a token or a block that does not exist."""

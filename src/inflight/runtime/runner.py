@@ -1,4 +1,4 @@
-"""``ModelExecutor``: carries out a ``SchedulerOutput``: forward, sample."""
+"""``ModelExecutor``: carries out a ``SchedulerOutput``: copy, forward, sample."""
 
 from __future__ import annotations
 
@@ -67,9 +67,13 @@ class ModelExecutor:
             self._states[new.seq_id] = _SequenceState(new, list(new.prompt_token_ids))
         for row in output.scheduled:
             self._take_tokens(row)
-        num_computed_tokens = 0
+        num_computed_tokens, copies_s = 0, 0.0
         tokens: list[SampledToken | UnusableLogits] = []
         try:
+            if output.copies:
+                copying_s = time.perf_counter()
+                self._opened().copy_blocks(output.copies)
+                copies_s = time.perf_counter() - copying_s
             if output.scheduled:
                 logits = self._run(output)
                 num_computed_tokens = logits.num_tokens
@@ -79,7 +83,7 @@ class ModelExecutor:
         sampled, failed = _by_row(output, tokens)
         operations_s = tuple(self._forward.operations_s().items()) if self._forward and output.scheduled else ()
         duration_s = time.perf_counter() - started_s
-        return StepResult(output.step, sampled, duration_s, failed, operations_s, num_computed_tokens)
+        return StepResult(output.step, sampled, duration_s, failed, operations_s, num_computed_tokens, copies_s)
 
     def close(self) -> None:
         """Release the weights, the KV and every sequence; idempotent."""
@@ -94,10 +98,13 @@ class ModelExecutor:
 
     def _run(self, output: SchedulerOutput) -> StepLogits:
         """Compute all rows of the step; the logits of those that are real."""
+        logits = self._opened().run(rows_of(output, self._pad_token_id))
+        return logits.first(sum(row.num_logits for row in output.scheduled))
+
+    def _opened(self) -> ForwardPass:
         if self._forward is None:
             raise StepFailed("the executor is closed")
-        logits = self._forward.run(rows_of(output, self._pad_token_id))
-        return logits.first(sum(row.num_logits for row in output.scheduled))
+        return self._forward
 
     def _pad_token_id(self, seq_id: SeqId) -> TokenId:
         """An end token, as is the custom; a sequence that has left has none."""

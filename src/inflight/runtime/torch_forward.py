@@ -6,25 +6,31 @@ from collections.abc import Sequence
 
 import torch
 
-from inflight.core.output import ScheduledSequence
+from inflight.core.output import BlockCopy, ScheduledSequence
 from inflight.engine.executor import KVCapacity
 from inflight.runtime.attention.reference import ReferencePlan
 from inflight.runtime.batch import make_batch
 from inflight.runtime.forward import StepLogits
 from inflight.runtime.kv.base import KVStore
+from inflight.runtime.kv.host_tier import HostBlocks
 from inflight.runtime.models.base import Model
 
 
 class TorchForward:
     """See ``ForwardPass``."""
 
-    def __init__(self, model: Model, num_heads: int, kv: KVStore, device: torch.device) -> None:
-        self.capacity = KVCapacity(kv.num_blocks, kv.block_size, kv.bytes_per_block)
+    def __init__(self, model: Model, num_heads: int, kv: KVStore, swap: HostBlocks, device: torch.device) -> None:
+        self.capacity = KVCapacity(kv.num_blocks, kv.block_size, kv.bytes_per_block, swap.num_blocks)
         self.num_threads = torch.get_num_threads()
         self._model = model
         self._num_heads = num_heads
         self._kv = kv
+        self._swap = swap
         self._device = device
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        """See ``ForwardPass``."""
+        self._swap.copy(copies)
 
     def run(self, scheduled: Sequence[ScheduledSequence]) -> StepLogits:
         """Run one step; see ``ForwardPass``. Raises what torch raises."""

@@ -23,6 +23,8 @@ class Book:
         self.num_received = 0
         self.num_rejected = 0
         self.num_preemptions = 0
+        self.num_prefix_query_tokens = 0
+        self.num_prefix_hit_tokens = 0
         self.num_ended: Counter[Status] = Counter()  # requests by fate
         self._live: dict[RequestId, list[Sequence]] = {}
         self._fates: dict[RequestId, set[Status]] = {}
@@ -66,7 +68,8 @@ class Book:
     def stats(
         self, num_running_seqs: int, num_waiting_seqs: int, num_stored_tokens: int, kv: KVCacheManager
     ) -> SchedulerStats:
-        """The counts of this instant, beside the gauges given."""
+        """The counts of this instant; ``num_stored_tokens`` is the sum over all running sequences."""
+        usage = kv.usage()
         return SchedulerStats(
             received=self.num_received,
             finished=self.num_ended[Status.FINISHED],
@@ -77,9 +80,18 @@ class Book:
             num_running_seqs=num_running_seqs,
             num_waiting_seqs=num_waiting_seqs,
             num_preemptions=self.num_preemptions,
-            num_blocks=kv.num_blocks,
-            num_free_blocks=kv.num_free_blocks,
-            num_stored_tokens=num_stored_tokens,
+            num_blocks=usage.num_blocks,
+            num_free_blocks=usage.num_free_blocks,
+            num_cached_blocks=usage.num_cached_blocks,
+            num_shared_blocks=usage.num_shared_blocks,
+            num_stored_tokens=num_stored_tokens - usage.num_repeated_blocks * kv.block_size,
+            num_host_blocks=usage.num_host_blocks,
+            num_free_host_blocks=usage.num_free_host_blocks,
+            num_prefix_query_tokens=self.num_prefix_query_tokens,
+            num_prefix_hit_tokens=self.num_prefix_hit_tokens,
+            num_evicted_blocks=usage.num_evicted_blocks,
+            num_swapped_out_blocks=usage.num_swapped_out_blocks,
+            num_swapped_in_blocks=usage.num_swapped_in_blocks,
         )
 
     def check(self) -> None:

@@ -9,6 +9,9 @@ from typing import ClassVar
 
 POLICIES = ("fcfs", "priority")
 KV_ALLOCATORS = ("paged", "contiguous")
+PREFIX_CACHES = ("hash", "radix", "none")
+PREEMPTION_MODES = ("auto", "recompute", "swap")
+ADMISSIONS = ("watermark", "none", "future-peak", "reserve-all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,43 @@ class ContinuousConfig(SchedulerConfig):
         metadata={"help": "tokens in one step, at most, from 1; none: measured, so that a step takes about 100 ms"},
     )
     enable_chunked_prefill: bool = field(default=True, metadata={"help": "split a prompt over several steps"})
+    enable_prefix_caching: bool = field(
+        default=True, metadata={"help": "reuse the KV of prompts and answers that begin with the same tokens"}
+    )
+    prefix_cache: str = field(
+        default="hash",
+        metadata={
+            "help": "how the beginnings of sequences are found: by keyed hashes, by a radix tree, or not at all",
+            "choices": PREFIX_CACHES,
+        },
+    )
+    admission: str = field(
+        default="watermark",
+        metadata={
+            "help": "who may enter while others run: whoever fits below watermark_high, with a pause after a "
+            "preemption; whoever fits now (none); whoever fits until all have ended as late as they may (future-peak); "
+            "or whoever finds free all that it can ever need (reserve-all)",
+            "choices": ADMISSIONS,
+        },
+    )
+    watermark_high: float = field(
+        default=0.9, metadata={"help": "share of the KV blocks up to which sequences enter, in (0, 1]"}
+    )
+    watermark_low: float = field(
+        default=0.7,
+        metadata={"help": "share of the KV blocks, from 0, that must not be exceeded before anybody enters again"},
+    )
+    kv_reserve_blocks: int = field(
+        default=0, metadata={"help": "KV blocks kept free for the output of each sequence that enters, from 0"}
+    )
+    preemption_mode: str = field(
+        default="auto",
+        metadata={
+            "help": "what becomes of the KV of a sequence that must give its memory up: computed again, swapped to "
+            "host memory while there is room, or what costs less time by what was measured",
+            "choices": PREEMPTION_MODES,
+        },
+    )
     max_preemptions: int = field(
         default=4, metadata={"help": "preemptions of one sequence, at most; then it keeps its memory until it ends"}
     )
@@ -88,8 +128,18 @@ class ContinuousConfig(SchedulerConfig):
                 f"without chunked prefill max_num_batched_tokens ({num_batched}) must be at least max_model_len "
                 f"({max_len}): a prompt runs in one step"
             )
-        if self.max_preemptions < 0:
-            raise ValueError(f"max_preemptions must be at least 0, got {self.max_preemptions}")
+        for name in ("max_preemptions", "kv_reserve_blocks"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
+                raise ValueError(f"{name} must be a whole number of at least 0, got {getattr(self, name)!r}")
+        _one_of("prefix_cache", self.prefix_cache, PREFIX_CACHES)
+        _one_of("admission", self.admission, ADMISSIONS)
+        _one_of("preemption_mode", self.preemption_mode, PREEMPTION_MODES)
+        low, high = self.watermark_low, self.watermark_high
+        if not 0 <= low <= high <= 1 or high == 0:  # NaN compares false, and is refused
+            raise ValueError(
+                f"watermark_low and watermark_high must be in [0, 1], the low one not above the high one, got {low} "
+                f"and {high}"
+            )
 
     @property
     def num_seats(self) -> int:

@@ -2,19 +2,23 @@
 
 One pass over the one order. Every running row gets its token or its next chunk; if memory refuses, rows at the tail
 of the order are preempted until it fits. A waiting row may enter while the door is open; the first refusal closes
-the door, never the loop: the rows behind it still run.
+the door, never the loop: the rows behind it still run. A row comes in with the KV that others have computed of its
+beginning, or that it had to leave in the host tier; of a request's choices the first computes the prompt, and the
+others are passed over until they can share it.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from inflight.core.budget import Budget
 from inflight.core.errors import InvariantViolation, StepFailed
 from inflight.core.lifecycle import Status, Transition
 from inflight.core.output import (
     MAIN_LANE,
+    BlockCopy,
     Idle,
     LaneId,
     ScheduledSequence,
@@ -27,13 +31,24 @@ from inflight.core.output import (
 from inflight.core.queue import by_order
 from inflight.core.request import Request, RequestId, SeqId
 from inflight.core.sequence import Sequence
-from inflight.schedulers.admission import Promises
+from inflight.schedulers.admission import Promises, make_admission
 from inflight.schedulers.book import Book
 from inflight.schedulers.config import ContinuousConfig
 from inflight.schedulers.memory import make_kv_cache
-from inflight.schedulers.preemption import victim_index
+from inflight.schedulers.preemption import SwapOrRecompute, victim_index
 from inflight.schedulers.progress import event_of, introduce, row_of, settle
 from inflight.schedulers.reception import Reception
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step that is being filled."""
+
+    budget: Budget
+    rows: list[ScheduledSequence] = field(default_factory=list)
+    preempted: list[SeqId] = field(default_factory=list)
+    swapped_out: list[SeqId] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
 
 
 class ContinuousScheduler:
@@ -41,13 +56,22 @@ class ContinuousScheduler:
 
     lanes: tuple[LaneId, ...] = (MAIN_LANE,)
 
-    def __init__(self, config: ContinuousConfig, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self,
+        config: ContinuousConfig,
+        num_blocks: int,
+        block_size: int,
+        num_host_blocks: int = 0,
+        hash_key: bytes = b"",
+    ) -> None:
         if config.max_num_batched_tokens is None:
             raise ValueError("max_num_batched_tokens must be decided before a scheduler is made")
         self.config = config
         self._max_num_batched_tokens = config.max_num_batched_tokens
-        self._kv = make_kv_cache(config, num_blocks, block_size)
-        self._promises = Promises(self._kv, config.max_preemptions)
+        self._kv = make_kv_cache(config, num_blocks, block_size, num_host_blocks, hash_key)
+        self._promises = Promises(self._kv, config.max_preemptions, config.kv_reserve_blocks)
+        self._admission = make_admission(config, self._kv)
+        self._swap_or_recompute = SwapOrRecompute(config.preemption_mode)
         self._book = Book()
         self._reception = Reception(config, self._book, config.max_model_len or 0, "max_model_len")
         self._waiting = self._reception.waiting
@@ -79,21 +103,21 @@ class ContinuousScheduler:
         """Decide the next step, with at least one row, or say that nothing can run."""
         if self._in_flight is not None:
             raise InvariantViolation(f"step {self._in_flight.step} is still in flight")
-        step = self._num_steps
         suspect = next((seq for seq in self._running if seq.retry_len), None)
-        preempted: list[SeqId] = []
-        rows = [self._retry_row(suspect)] if suspect else self._fill_step(preempted)
-        if not rows:
+        step = self._step_again(suspect) if suspect else self._fill_step()
+        if not step.rows:
             return Idle()
-        self._num_steps += 1
         self._in_flight = SchedulerOutput(
             lane=lane,
-            step=step,
-            scheduled=tuple(rows),
-            new=introduce(self._book.sequences[row.seq_id] for row in rows),
+            step=self._num_steps,
+            scheduled=tuple(step.rows),
+            new=introduce(self._book.sequences[row.seq_id] for row in step.rows),
             finished=self._book.take_ended_in_executor(),
-            preempted=tuple(preempted),
+            preempted=tuple(step.preempted),
+            swapped_out=tuple(step.swapped_out),
+            copies=tuple(step.copies),
         )
+        self._num_steps += 1
         return self._in_flight
 
     def update(
@@ -103,15 +127,27 @@ class ContinuousScheduler:
         stops: Mapping[SeqId, Stop],
         now_s: float,
     ) -> tuple[TokenEvent, ...]:
-        """Advance every row by what it ran; rows that ended free their blocks before this returns."""
+        """Advance every row by what it ran; rows that ended free their blocks before this returns.
+
+        What a step that failed should have swapped out is computed again: nobody knows what became of it.
+        """
         if output is not self._in_flight and output != self._in_flight:
             raise InvariantViolation(f"step {output.step} is not the one in flight")
         self._in_flight = None
+        if isinstance(result, StepFailed):
+            for seq_id in output.swapped_out:
+                self._kv.free(seq_id)
+                if seq_id in self._book.sequences:
+                    self._book.sequences[seq_id].num_computed = 0
+        else:
+            self._swap_or_recompute.observe(output, result)
         events = []
         for seq, tokens, ending in settle(self._book.sequences, output, result, stops):
+            if not isinstance(result, StepFailed) and (ending is None or ending.status is Status.FINISHED):
+                self._kv.commit(seq)
             if ending is not None:
                 self._leave(seq, ending.status, ending.cause)
-            events.append(event_of(seq.seq_id, tokens, ending))
+            events.append(event_of(seq, tokens, ending))
         return tuple(event for event in events if event is not None)
 
     # -- what others may ask -------------------------------------------------------------------------------------
@@ -132,7 +168,7 @@ class ContinuousScheduler:
     def check(self) -> None:
         """Raise ``InvariantViolation`` if the bookkeeping contradicts itself."""
         self._book.check()
-        self._kv.check({seq.seq_id for seq in self._running})
+        self._kv.check({seq.seq_id for seq in self._running}, {seq.seq_id for seq in self._waiting})
         if len(self._running) + len(self._waiting) != len(self._book.sequences):
             raise InvariantViolation("a live sequence neither runs nor waits, or does both")
         if len(self._running) > self.config.max_num_seqs or self._running != sorted(self._running, key=by_order):
@@ -146,76 +182,113 @@ class ContinuousScheduler:
 
     # -- how a step is filled ------------------------------------------------------------------------------------
 
-    def _fill_step(self, preempted: list[SeqId]) -> list[ScheduledSequence]:
-        """One pass over running and waiting rows, merged in the one order; appends to ``preempted``."""
-        budget = Budget(self._max_num_batched_tokens, self.config.max_num_seqs, len(self._running))
-        rows: list[ScheduledSequence] = []
-        door_open = True
+    def _fill_step(self) -> _Step:
+        """One pass over running and waiting rows, merged in the one order."""
+        step = _Step(Budget(self._max_num_batched_tokens, self.config.max_num_seqs, len(self._running)))
+        newcomers = self._newcomers()
+        newcomer = next(newcomers, None)
         position = 0
-        while True:
-            newcomer = self._waiting.head if door_open else None
+        while newcomer is not None or position < len(self._running):
             seq = self._running[position] if position < len(self._running) else None
             if newcomer is not None and (seq is None or newcomer.key < seq.key):
-                row = self._admit(newcomer, budget)
-                door_open = row is not None
-            elif seq is not None:
-                row, evicted = self._continue(position, budget)
-                preempted += evicted  # they stay out of this step: what was promised before no longer fits
+                row = self._admit(newcomer, step)
+                newcomer = next(newcomers, None) if row else None  # who is refused closes the door
             else:
-                return rows
+                row = self._continue(position, step)
+                newcomer = None if step.preempted else newcomer  # and so does a row that had to go
             if row is not None:
-                rows.append(row)
+                step.rows.append(row)
                 position += 1
+        return step
 
-    def _continue(self, position: int, budget: Budget) -> tuple[ScheduledSequence | None, list[SeqId]]:
-        """The next token or chunk of a running row, and whom it cost their memory; no row if it was itself."""
+    def _newcomers(self) -> Iterator[Sequence]:
+        """Those who wait as the step begins, in their order."""
+        for seq in tuple(self._waiting):
+            if not self._awaits_sibling(seq):
+                yield seq
+
+    def _awaits_sibling(self, seq: Sequence) -> bool:
+        """Whether another choice of the same request is about to make blocks findable that this one could share."""
+        if seq.request.sampling.n == 1 or not self._kv.can_share:
+            return False
+        num_to_share = (seq.num_prompt_tokens - 1) // self._kv.block_size * self._kv.block_size
+        return any(
+            sibling.status is Status.RUNNING and sibling.num_computed < num_to_share
+            for sibling in self._book.live(seq.seq_id[0])
+        )
+
+    def _continue(self, position: int, step: _Step) -> ScheduledSequence | None:
+        """The next token or chunk of a running row, at the cost of those behind it; ``None`` if it was preempted."""
         seq = self._running[position]
-        num_tokens = budget.continue_row(seq.num_behind)
-        evicted: list[SeqId] = []
+        num_tokens = step.budget.continue_row(seq.num_behind)
         while (table := self._kv.allocate(seq.seq_id, seq.num_computed + num_tokens)) is None:
             index = victim_index(self._running, position, self._promises)
             if index is None:
                 raise InvariantViolation(f"{seq.seq_id}: no memory for a protected row")
             victim = self._running.pop(index)
-            self._preempt(victim, f"no block for {seq.seq_id}")
-            evicted.append(victim.seq_id)
-            budget.leave()
+            self._preempt(victim, f"no block for {seq.seq_id}", step)
             if victim is seq:
-                return None, evicted
-        return row_of(seq, num_tokens, table), evicted
+                return None
+        return row_of(seq, num_tokens, table)
 
-    def _admit(self, seq: Sequence, budget: Budget) -> ScheduledSequence | None:
-        """The first tokens of the row at the head of the queue, or ``None`` if seats, tokens or memory refuse."""
-        num_tokens = budget.offer_new_row(seq.num_behind, whole=not self.config.enable_chunked_prefill)
-        if num_tokens < 1 or self._promises.num_blocks(seq) > self._promises.num_spare_blocks(self._running):
+    def _admit(self, seq: Sequence, step: _Step) -> ScheduledSequence | None:
+        """The first tokens of the next newcomer, or ``None`` if seats, tokens or memory refuse."""
+        if step.budget.is_spent:
             return None
-        table = self._kv.allocate(seq.seq_id, num_tokens)
-        if table is None:
+        reuse = self._kv.find(seq)
+        num_tokens = step.budget.offer_new_row(
+            seq.num_tokens - reuse.num_tokens, whole=not self.config.enable_chunked_prefill
+        )
+        if num_tokens < 1 or not self._promises.keep(seq, reuse, self._running):
+            return None
+        if self._running and not self._admission.admits(seq, reuse, self._running):
+            return None
+        grant = self._kv.admit(seq, reuse, reuse.num_tokens + num_tokens)
+        if grant is None:
             raise InvariantViolation(f"{seq.seq_id}: memory was promised twice")
         if self._promises.is_protected(seq):
             self._kv.set_aside(seq.seq_id, seq.max_num_stored)
-        budget.enter(num_tokens)
+        seq.num_computed = reuse.num_tokens
+        if seq.status is Status.WAITING:
+            seq.num_cached_tokens = reuse.num_tokens
+            self._book.num_prefix_query_tokens += seq.num_prompt_tokens if self._kv.can_share else 0
+            self._book.num_prefix_hit_tokens += reuse.num_tokens
+        step.budget.enter(num_tokens)
+        step.copies += grant.copies
         self._waiting.remove(seq)
         self._book.move(seq, Status.RUNNING, self._num_steps, "admitted")
         insort(self._running, seq, key=by_order)
-        return row_of(seq, num_tokens, table)
+        return row_of(seq, num_tokens, grant.table)
 
-    def _retry_row(self, seq: Sequence) -> ScheduledSequence:
+    def _step_again(self, seq: Sequence) -> _Step:
         """The row of a failed step once more, alone: if it fails again, it is the culprit."""
-        return row_of(seq, seq.retry_len, self._kv.block_table(seq.seq_id))
+        step = _Step(Budget(self._max_num_batched_tokens, self.config.max_num_seqs, len(self._running)))
+        step.rows.append(row_of(seq, seq.retry_len, self._kv.block_table(seq.seq_id)))
+        step.copies += self._kv.coming_in(seq.seq_id)
+        return step
 
-    def _preempt(self, seq: Sequence, cause: str) -> None:
+    def _preempt(self, seq: Sequence, cause: str, step: _Step) -> None:
         """Take a row's memory away; its tokens stay, and it waits at its old place in the order."""
-        self._kv.free(seq.seq_id)
-        seq.num_computed = 0
+        copies = None
+        if self._swap_or_recompute.swaps(seq.num_computed, self._kv.num_blocks_for(seq.num_computed)):
+            copies = self._kv.swap_out(seq)
+        if copies is None:
+            self._kv.free(seq.seq_id)
+            seq.num_computed = 0
+        else:
+            step.copies += copies
+            step.swapped_out.append(seq.seq_id)
         seq.num_preemptions += 1
+        step.preempted.append(seq.seq_id)
+        step.budget.leave()
+        self._admission.on_preemption()
         self._book.move(seq, Status.PREEMPTED, self._num_steps, cause)
         self._waiting.push(seq)
 
     def _leave(self, seq: Sequence, status: Status, cause: str) -> None:
         """End at once: blocks are free, and the executor is told with the next step."""
+        self._kv.free(seq.seq_id)
         if seq.status is Status.RUNNING:
-            self._kv.free(seq.seq_id)
             self._running.remove(seq)
         else:
             self._waiting.remove(seq)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from inflight.cache.contiguous import ContiguousKVCacheManager
 from inflight.cache.manager import KVCacheManager
 from inflight.cache.paged import PagedKVCacheManager
-from inflight.schedulers.config import RequestLevelConfig, SchedulerConfig
+from inflight.cache.prefix import PrefixIndex
+from inflight.schedulers.config import ContinuousConfig, RequestLevelConfig, SchedulerConfig
 
 
-def make_kv_cache(config: SchedulerConfig, num_blocks: int, block_size: int) -> KVCacheManager:
+def make_kv_cache(
+    config: SchedulerConfig, num_blocks: int, block_size: int, num_host_blocks: int = 0, hash_key: bytes = b""
+) -> KVCacheManager:
     """Blocks for sequences. Raises ``ValueError`` if the longest sequence alone could outgrow them."""
     if config.max_model_len is None:
         raise ValueError("max_model_len must be decided before a scheduler is made")
@@ -22,7 +25,21 @@ def make_kv_cache(config: SchedulerConfig, num_blocks: int, block_size: int) -> 
         )
     if config.kv_allocator == "contiguous":
         return ContiguousKVCacheManager(num_left, block_size, config.max_model_len)
+    if isinstance(config, ContinuousConfig):
+        return PagedKVCacheManager(num_left, block_size, _make_index(config, block_size, hash_key), num_host_blocks)
     return PagedKVCacheManager(num_left, block_size)
+
+
+def _make_index(config: ContinuousConfig, block_size: int, hash_key: bytes) -> PrefixIndex | None:
+    if not config.enable_prefix_caching or config.prefix_cache == "none":
+        return None
+    if config.prefix_cache == "radix":
+        from inflight.cache.prefix_radix import RadixPrefixIndex
+
+        return RadixPrefixIndex(block_size)
+    from inflight.cache.prefix_hash import HashPrefixIndex
+
+    return HashPrefixIndex(block_size, hash_key)
 
 
 def num_scratch_blocks(config: SchedulerConfig, max_model_len: int, block_size: int) -> int:

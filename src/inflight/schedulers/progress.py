@@ -72,14 +72,14 @@ def settle(
     return gains
 
 
-def event_of(seq_id: SeqId, tokens: tuple[SampledToken, ...], ending: Ending | None) -> TokenEvent | None:
+def event_of(seq: Sequence, tokens: tuple[SampledToken, ...], ending: Ending | None) -> TokenEvent | None:
     """What the caller of a row is told; ``None`` if there is nothing to tell."""
     if ending is None:
-        return TokenEvent(seq_id, tokens) if tokens else None
+        return TokenEvent(seq.seq_id, tokens, num_cached_tokens=seq.num_cached_tokens) if tokens else None
     if ending.reason is None:
         return None
     error = ending.cause if ending.reason is FinishReason.ERROR else None
-    return TokenEvent(seq_id, tokens, ending.reason, ending.stop_reason, error)
+    return TokenEvent(seq.seq_id, tokens, ending.reason, ending.stop_reason, error, seq.num_cached_tokens)
 
 
 def row_of(seq: Sequence, num_tokens: int, table: tuple[int, ...]) -> ScheduledSequence:

@@ -19,8 +19,14 @@ CONFIGS: dict[str, type[SchedulerConfig]] = {
 }
 
 
-def make_scheduler(config: SchedulerConfig, num_blocks: int, block_size: int) -> Scheduler:
-    """A scheduler over so much KV memory. Raises ``ValueError`` if the memory is too small or a limit undecided."""
+def make_scheduler(
+    config: SchedulerConfig, num_blocks: int, block_size: int, num_host_blocks: int = 0, hash_key: bytes = b""
+) -> Scheduler:
+    """A scheduler over so much KV memory, with so many blocks in the host tier.
+
+    ``hash_key``, of up to 64 bytes, is the secret of the prefix cache's digests; no decision depends on it. Raises
+    ``ValueError`` if the memory is too small or a limit undecided.
+    """
     if isinstance(config, RequestLevelConfig):
         from inflight.schedulers.request_level import RequestLevelScheduler
 
@@ -28,7 +34,7 @@ def make_scheduler(config: SchedulerConfig, num_blocks: int, block_size: int) ->
     if isinstance(config, ContinuousConfig):
         from inflight.schedulers.continuous import ContinuousScheduler
 
-        return ContinuousScheduler(config, num_blocks, block_size)
+        return ContinuousScheduler(config, num_blocks, block_size, num_host_blocks, hash_key)
     raise TypeError(f"no scheduler takes a {type(config).__name__}")
 
 

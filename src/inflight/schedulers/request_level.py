@@ -150,7 +150,7 @@ class RequestLevelScheduler:
                 seat.ending = ending
             else:
                 self._book.move(seq, ending.status, self._num_steps, ending.cause)
-                events.append(event_of(seq.seq_id, (), ending))
+                events.append(event_of(seq, (), ending))
         if not any(seat.runs for seat in self._seats):
             events += self._release()
         return tuple(event for event in events if event is not None)
@@ -173,7 +173,7 @@ class RequestLevelScheduler:
     def check(self) -> None:
         """Raise ``InvariantViolation`` if the bookkeeping contradicts itself."""
         self._book.check()
-        self._kv.check({seat.seq.seq_id for seat in self._seats if seat.runs})
+        self._kv.check({seat.seq.seq_id for seat in self._seats if seat.runs}, ())
         seated = [seat for seat in self._seats if seat.seq.status is Status.RUNNING]
         if len(seated) + len(self._reception.waiting) != len(self._book.sequences):
             raise InvariantViolation("a live sequence neither runs nor waits, or does both")
@@ -249,5 +249,5 @@ class RequestLevelScheduler:
         for seat in seats:
             if seat.is_awaited and seat.ending is not None:
                 self._book.move(seat.seq, seat.ending.status, self._num_steps, seat.ending.cause)
-                events.append(event_of(seat.seq.seq_id, tuple(seat.tokens), seat.ending))
+                events.append(event_of(seat.seq, tuple(seat.tokens), seat.ending))
         return events

@@ -17,6 +17,7 @@ from inflight.server.hang_up import unless_hung_up
 from inflight.server.protocol import StreamOptions
 from inflight.server.services import services
 from inflight.server.sse import DONE, EventStream, event
+from inflight.server.usage import Usage
 
 
 @dataclass(slots=True)
@@ -46,47 +47,39 @@ class Shape(Protocol):
         """A chunk without choices, to carry the usage."""
 
 
-async def answer(request: Request, call: Call, shape: Shape, stream: bool, usage: StreamOptions) -> Response:
-    """Run a call and answer it. ``usage`` is for streams."""
+async def answer(request: Request, call: Call, shape: Shape, stream: bool, options: StreamOptions) -> Response:
+    """Run a call and answer it. ``options`` say which chunks of a stream carry the usage."""
     shared = services(request)
     deltas = run(shared.client, call, shared.metrics)
     if stream:
-        return EventStream(_events(deltas, call, shape, usage), shared.config.keep_alive_s)
+        return EventStream(_events(deltas, call, shape, options), shared.config.keep_alive_s)
     content = await unless_hung_up(request.receive, _whole(deltas, call, shape))
     return Response(content, media_type="application/json")
 
 
 async def _whole(deltas: AsyncGenerator[IndexedDelta, None], call: Call, shape: Shape) -> bytes:
-    choices = [Choice() for _ in range(call.num_choices)]
+    choices, usage = [Choice() for _ in range(call.num_choices)], Usage(call)
     async with aclosing(deltas):
         async for index, delta in deltas:
+            usage.add(index, delta)
             choice = choices[index]
             choice.texts.append(delta.text)
             choice.tokens += delta.tokens
             choice.finish_reason = delta.finish_reason
-    usage = _usage(call, sum(len(choice.tokens) for choice in choices))
-    return msgspec.json.encode({**shape.whole(choices), "usage": usage})
+    return msgspec.json.encode({**shape.whole(choices), "usage": usage.as_json()})
 
 
 async def _events(
-    deltas: AsyncGenerator[IndexedDelta, None], call: Call, shape: Shape, usage: StreamOptions
+    deltas: AsyncGenerator[IndexedDelta, None], call: Call, shape: Shape, options: StreamOptions
 ) -> AsyncGenerator[bytes, None]:
-    num_output_tokens = 0
+    usage = Usage(call)
     async with aclosing(deltas):
         async for index, delta in deltas:
-            num_output_tokens += len(delta.tokens)
+            usage.add(index, delta)
             for chunk in shape.chunks(index, delta):
-                if usage.include_usage:
-                    chunk["usage"] = _usage(call, num_output_tokens) if usage.continuous_usage_stats else None
+                if options.include_usage:
+                    chunk["usage"] = usage.as_json() if options.continuous_usage_stats else None
                 yield event(chunk)
-    if usage.include_usage:
-        yield event({**shape.last(), "usage": _usage(call, num_output_tokens)})
+    if options.include_usage:
+        yield event({**shape.last(), "usage": usage.as_json()})
     yield DONE
-
-
-def _usage(call: Call, num_output_tokens: int) -> dict[str, int]:
-    return {
-        "prompt_tokens": call.num_prompt_tokens,
-        "completion_tokens": num_output_tokens,
-        "total_tokens": call.num_prompt_tokens + num_output_tokens,
-    }

@@ -23,7 +23,7 @@ from inflight.text.tokenizer import Tokenizer
 def create_app(client: EngineClient, tokenizer: Tokenizer, config: ServerConfig, metrics: PrometheusMetrics) -> FastAPI:
     """The app in front of ``client``, which the caller closes."""
     prompts = PromptReader(tokenizer, client)
-    metrics.set_block_size(client.info.block_size)
+    metrics.set_block_size(client.info.block_size, client.info.bytes_per_block)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:

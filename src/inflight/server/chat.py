@@ -14,6 +14,7 @@ from inflight.server.answer import Choice, answer
 from inflight.server.body import read_model
 from inflight.server.generation import new_call, new_seed
 from inflight.server.logprobs import TokenBytes, chat_logprobs
+from inflight.server.namespace import namespace
 from inflight.server.protocol import ChatCompletionRequest
 from inflight.server.services import services
 
@@ -28,7 +29,8 @@ async def create_chat_completion(request: Request) -> Response:
     prompt = await shared.prompts.encode_chat(
         [message.as_dict() for message in body.messages], body.add_generation_prompt, body.add_special_tokens
     )
-    call = new_call(shared, "chatcmpl", [prompt], [sampling], body.priority, arrival_s)
+    cache_salt = namespace(request).cache_salt(body.cache_salt or "")
+    call = new_call(shared, "chatcmpl", [prompt], [sampling], body.priority, arrival_s, cache_salt)
     shape = ChatShape(call.call_id, model, shared.prompts.tokenizer.token_bytes if body.logprobs else None)
     return await answer(request, call, shape, body.stream, body.usage_in_stream)
 

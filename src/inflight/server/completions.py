@@ -13,6 +13,7 @@ from inflight.server.answer import Choice, answer
 from inflight.server.body import read_model
 from inflight.server.generation import new_call, new_seed
 from inflight.server.logprobs import CompletionLogprobs, TokenBytes
+from inflight.server.namespace import namespace
 from inflight.server.protocol import CompletionRequest
 from inflight.server.services import services
 
@@ -24,7 +25,8 @@ async def create_completion(request: Request) -> Response:
     model = shared.model_name(body.model)
     samplings = [body.sampling(new_seed(), body.max_tokens, body.logprobs) for _ in body.prompt]
     prompts = await shared.prompts.encode_all(body.prompt, body.add_special_tokens)
-    call = new_call(shared, "cmpl", prompts, samplings, body.priority, arrival_s)
+    cache_salt = namespace(request).cache_salt(body.cache_salt or "")
+    call = new_call(shared, "cmpl", prompts, samplings, body.priority, arrival_s, cache_salt)
     token_bytes = None if body.logprobs is None else shared.prompts.tokenizer.token_bytes
     shape = CompletionShape(call.call_id, model, token_bytes)
     return await answer(request, call, shape, body.stream, body.usage_in_stream)

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight.server.errors import ErrorAnswer, answer_to
+from inflight.server.namespace import Namespace
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})
 
@@ -22,12 +23,15 @@ class Edge:
     """An ASGI layer around ``app``.
 
     Every answer has an ``X-Request-Id``: the caller's own, if it is plain. With ``api_keys`` every path but
-    ``OPEN_PATHS`` wants one of them as a bearer token. Whatever ``app`` raises becomes an answer.
+    ``OPEN_PATHS`` wants one of them as a bearer token; ``app`` is told its namespace, and never the key. Whatever
+    ``app`` raises becomes an answer.
     """
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str]) -> None:
         self._app = app
-        self._api_keys = [key.encode() for key in api_keys]
+        secret = secrets.token_bytes(32)
+        self._callers = [(key.encode(), Namespace(secret, key.encode())) for key in api_keys]
+        self._everybody = None if api_keys else Namespace(secret, b"")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection, as ASGI has it."""
@@ -47,9 +51,11 @@ class Edge:
             await send(message)
 
         try:
-            if scope["path"] not in OPEN_PATHS and not self._allows(headers.get("authorization", "")):
+            found = self._namespace(headers.get("authorization", ""))
+            if scope["path"] not in OPEN_PATHS and found is None:
                 await _UNAUTHORIZED.response()(scope, receive, send_with_id)
             else:
+                scope.setdefault("state", {})["namespace"] = found
                 await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
             return
@@ -59,14 +65,15 @@ class Edge:
                 raise  # the server closes the connection: half an answer must not look like a whole one
             await answer.response()(scope, receive, send_with_id)
 
-    def _allows(self, authorization: str) -> bool:
-        if not self._api_keys:
-            return True
+    def _namespace(self, authorization: str) -> Namespace | None:
+        """That of whoever sent this header; ``None`` for somebody without a key where one is needed."""
+        if self._everybody is not None:
+            return self._everybody
         scheme, _, given = authorization.partition(" ")
         token = given.strip().encode("latin-1")
         # Every key is compared, each in constant time, so that the time taken tells nothing about the keys.
-        matches = [hmac.compare_digest(token, key) for key in self._api_keys]
-        return scheme.lower() == "bearer" and any(matches)
+        matches = [found for key, found in self._callers if hmac.compare_digest(token, key)]
+        return matches[0] if scheme.lower() == "bearer" and matches else None
 
 
 _UNAUTHORIZED = ErrorAnswer(

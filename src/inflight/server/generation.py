@@ -51,6 +51,7 @@ def new_call(
     samplings: Sequence[SamplingParams],
     priority: int,
     arrival_s: float,
+    cache_salt: str,
 ) -> Call:
     """Build the requests of a call, one for each prompt. Raises ``Rejected``."""
     call_id = f"{prefix}-{secrets.token_hex(16)}"
@@ -64,6 +65,7 @@ def new_call(
             eos_token_ids=shared.prompts.tokenizer.eos_token_ids,
             priority=priority,
             arrival_s=arrival_s,
+            cache_salt=cache_salt,
         )
         request.check_token_ids(shared.client.info.vocab_size)
         requests.append(request)

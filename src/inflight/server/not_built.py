@@ -30,7 +30,6 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     # vLLM
     "allowed_token_ids": ([],),
     "bad_words": ([],),
-    "cache_salt": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),

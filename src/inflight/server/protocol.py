@@ -27,6 +27,7 @@ MAX_PROMPTS = 128
 MAX_MESSAGES = 2048
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 1024
+MAX_CACHE_SALT_CHARS = 1024
 
 Int = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], FailFast()]
@@ -36,6 +37,7 @@ StopStrings = Annotated[
     Field(max_length=MAX_STOP_STRINGS),
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
 ]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT_CHARS)]
 
 
 class Model(BaseModel):
@@ -78,6 +80,7 @@ class GenerationRequest(Model):
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     priority: Int = 0
+    cache_salt: CacheSalt | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None  # ignored

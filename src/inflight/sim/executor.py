@@ -17,13 +17,28 @@ def always_zero(seq_id: SeqId, position: int) -> SampledToken:
     return SampledToken(0)
 
 
-class SimExecutor:
-    """Predicts durations and makes tokens up; fulfils ``engine.executor.Executor``."""
+def free_copies(output: SchedulerOutput) -> float:
+    """Copies that take no time."""
+    return 0.0
 
-    def __init__(self, capacity: KVCapacity, cost_s: StepCost, next_token: NextToken = always_zero) -> None:
+
+class SimExecutor:
+    """Predicts durations and makes tokens up; fulfils ``engine.executor.Executor``.
+
+    ``cost_s`` is of a whole step, ``copies_s`` what its copies take of that.
+    """
+
+    def __init__(
+        self,
+        capacity: KVCapacity,
+        cost_s: StepCost,
+        next_token: NextToken = always_zero,
+        copies_s: StepCost = free_copies,
+    ) -> None:
         self.capacity = capacity
         self._cost_s = cost_s
         self._next_token = next_token
+        self._copies_s = copies_s
 
     def execute(self, output: SchedulerOutput) -> StepResult:
         """Say at once what the step would have given, and how long it would have taken."""
@@ -32,7 +47,7 @@ class SimExecutor:
             for row in output.scheduled
             if row.num_logits
         )
-        return StepResult(output.step, sampled, self._cost_s(output))
+        return StepResult(output.step, sampled, self._cost_s(output), copies_s=self._copies_s(output))
 
     def close(self) -> None:
         """Nothing to release."""

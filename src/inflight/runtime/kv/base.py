@@ -11,12 +11,23 @@ from typing import Protocol
 from torch import Tensor
 
 
-class KVStore(Protocol):
-    """Keys and values of ``num_layers`` layers."""
+class BlockStore(Protocol):
+    """Memory whose blocks can be copied as they are."""
 
     num_blocks: int
-    block_size: int
     bytes_per_block: int
+
+    def block_parts(self, block: int) -> tuple[Tensor, ...]:
+        """All that a block holds, ``bytes_per_block`` bytes in the same order for every block.
+
+        They are views into the memory, so that what is written to them is stored; their last dimension is contiguous.
+        """
+
+
+class KVStore(BlockStore, Protocol):
+    """Keys and values of ``num_layers`` layers."""
+
+    block_size: int
     num_kv_heads: int
     head_dim: int
     null_slot: int

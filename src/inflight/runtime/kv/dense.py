@@ -47,3 +47,8 @@ class DenseKV:
     def gather(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Read the keys and values at ``slots``, in their order."""
         return self._k[layer].index_select(1, slots).float(), self._v[layer].index_select(1, slots).float()
+
+    def block_parts(self, block: int) -> tuple[Tensor, ...]:
+        """The slots of a block: keys, then values."""
+        slots = slice(block * self.block_size, (block + 1) * self.block_size)
+        return self._k[:, :, slots], self._v[:, :, slots]

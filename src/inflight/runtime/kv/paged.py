@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from inflight.native import kernels
 from inflight.runtime.huge_pages import reserve
 from inflight.runtime.models.base import ModelConfig
 
-FORMATS = {"auto": "BFLOAT16", "float32": "FLOAT32", "float": "FLOAT32", "bfloat16": "BFLOAT16", "int8": "INT8"}
+FORMATS = {
+    "auto": "BFLOAT16",
+    "float32": "FLOAT32",
+    "float": "FLOAT32",
+    "bfloat16": "BFLOAT16",
+    "int8": "INT8",
+    "int4": "INT4",
+}
 
 
 def block_bytes(model: ModelConfig, block_size: int, kv_dtype: str) -> int:
@@ -16,10 +26,28 @@ def block_bytes(model: ModelConfig, block_size: int, kv_dtype: str) -> int:
     )
 
 
-def allocate(model: ModelConfig, num_blocks: int, block_size: int, kv_dtype: str) -> kernels.KVCache:
-    """Reserve the memory, without touching it: the system hands out pages when blocks are first written."""
+class PagedBlocks:
+    """See ``BlockStore``: the blocks of the memory, uint8 ``[num_layers, num_blocks, bytes of a layer]``."""
+
+    def __init__(self, data: Tensor) -> None:
+        self.num_blocks = data.shape[1]
+        self.bytes_per_block = data.shape[0] * data.shape[2]
+        self._data = data
+
+    def block_parts(self, block: int) -> tuple[Tensor, ...]:
+        """The pages of a block in each layer."""
+        return (self._data[:, block],)
+
+
+def allocate(
+    model: ModelConfig, num_blocks: int, block_size: int, kv_dtype: str
+) -> tuple[kernels.KVCache, PagedBlocks]:
+    """Reserve the memory, without touching it: the system hands out pages when blocks are first written.
+
+    The kernels see it as a cache, whoever copies as blocks.
+    """
     data = reserve(num_blocks * block_bytes(model, block_size, kv_dtype))
-    return kernels.KVCache(
+    cache = kernels.KVCache(
         _format(kv_dtype),
         data,
         model.num_hidden_layers,
@@ -28,6 +56,7 @@ def allocate(model: ModelConfig, num_blocks: int, block_size: int, kv_dtype: str
         model.num_key_value_heads,
         model.head_dim,
     )
+    return cache, PagedBlocks(torch.from_numpy(data).view(model.num_hidden_layers, num_blocks, -1))
 
 
 def _format(kv_dtype: str) -> kernels.KVFormat:

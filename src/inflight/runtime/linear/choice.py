@@ -12,7 +12,6 @@ from inflight.runtime.models.base import Checkpoint, ModelConfig
 from inflight.runtime.models.registry import NATIVE_MODELS
 
 DEFAULT = "int8"
-BYTES_PER_PARAMETER = {"int8": 2176 / 2048, "q4": 1280 / 2048}  # scales included; see csrc/formats.h
 
 
 def choose_quantization(config: RuntimeConfig, device: torch.device, checkpoint: Checkpoint) -> tuple[str, str]:

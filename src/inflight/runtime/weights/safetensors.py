@@ -25,7 +25,7 @@ class SafetensorsCheckpoint:
     """See ``Checkpoint``. Files are mapped into memory, not read. Raises ``UnsupportedModel``."""
 
     def __init__(self, folder: Path) -> None:
-        settings = _read_json(folder / "config.json")
+        settings = read_json(folder / "config.json")
         if (folder / INDEX).exists():
             names = _shards(folder / INDEX)
         elif (folder / SINGLE).exists():
@@ -43,7 +43,7 @@ class SafetensorsCheckpoint:
             for name, file in self._files.items()
             if not name.endswith(_NOT_PARAMETERS) and not (tied and name == "lm_head.weight")
         )
-        self.config = _read_config(folder / "config.json", settings, tied, num_parameters)
+        self.config = read_config(folder / "config.json", settings, tied, num_parameters)
 
     def __contains__(self, name: str) -> bool:
         """Whether there is such a tensor."""
@@ -67,7 +67,8 @@ class SafetensorsCheckpoint:
         """There are no 4-bit blocks in this format."""
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises ``UnsupportedModel``."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -79,13 +80,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _shards(index: Path) -> set[str]:
     """The files that the index names."""
-    weight_map = _read_json(index).get("weight_map")
+    weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise UnsupportedModel(f"{index}: weight_map must be an object of file names, got {str(weight_map)[:80]}")
     return set(weight_map.values())
 
 
-def _read_config(file: Path, settings: dict[str, Any], tied: bool, num_parameters: int) -> ModelConfig:
+def read_config(file: Path, settings: dict[str, Any], tied: bool, num_parameters: int) -> ModelConfig:
+    """The facts in ``settings``, the content of ``file``, a ``config.json``. Raises ``UnsupportedModel``."""
     architectures = settings.get("architectures") or ["none"]
     if not isinstance(architectures, list) or not isinstance(architectures[0], str):
         raise UnsupportedModel(f"{file}: architectures must be a list of names, got {architectures!r}")

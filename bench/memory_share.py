@@ -1,0 +1,73 @@
+"""How preemptions fall as KV gets more of the memory: gpu_memory_utilization from 0.5 to 0.95 of a small budget.
+
+    python bench/memory_share.py [--budget 430000000] [--shares 0.5,0.6,0.7,0.8,0.9,0.95] [--num-requests 128]
+
+The model is loaded anew with each share, as a server would be; the planner decides how many blocks that gives. All
+requests are there from the start. What to do about it is printed from what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from on_model import OnModel, save
+from pressure import CONFIG, requests, told
+
+from inflight.runtime.config import RuntimeConfig
+
+ADVICE = (
+    "preemptions: {first} with {first_share:g} of the budget ({first_blocks} blocks), {last} with {last_share:g} "
+    "({last_blocks} blocks). From {calm_share:g} on there are at most {few}: raise gpu_memory_utilization that far, "
+    "or, with no more than {first_share:g}, let at most {rows} sequences run (--max-num-seqs), store KV in fewer bytes "
+    "(--kv-cache-dtype int8), or swap instead of computing again (--preemption-mode swap)."
+)
+
+
+def advice(runs: dict[float, dict], rows_that_fit: int) -> str:
+    """What the sweep says to an operator."""
+    shares = sorted(runs)
+    few = max(1, runs[shares[0]]["num_preemptions"] // 20)
+    calm = next((share for share in shares if runs[share]["num_preemptions"] <= few), shares[-1])
+    first, last = runs[shares[0]], runs[shares[-1]]
+    return ADVICE.format(
+        first=first["num_preemptions"],
+        last=last["num_preemptions"],
+        first_share=shares[0],
+        last_share=shares[-1],
+        first_blocks=first["num_blocks"],
+        last_blocks=last["num_blocks"],
+        calm_share=calm,
+        few=max(few, runs[calm]["num_preemptions"]),
+        rows=rows_that_fit,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget", type=int, default=430_000_000, help="bytes")
+    parser.add_argument("--shares", default="0.5,0.6,0.7,0.8,0.9,0.95")
+    parser.add_argument("--num-requests", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    runs: dict[float, dict] = {}
+    for share in map(float, args.shares.split(",")):
+        runtime = RuntimeConfig(memory_budget=args.budget, gpu_memory_utilization=share, swap_space_bytes=0)
+        model = OnModel(runtime)
+        num_blocks = model.executor.capacity.num_blocks
+        items = requests(args.num_requests, model.vocab_size, args.seed)
+        run = model.run(CONFIG, items)
+        runs[share] = {**told(run), "num_blocks": num_blocks, "notes": model.executor.notes}
+        print(f"{share:4g}: {num_blocks} blocks, {run.stats.num_preemptions} preemptions", end=", ")
+        print(f"{run.output_tokens_per_s:.1f} tokens/s", flush=True)
+        model.executor.close()
+    mean_blocks = sum(len(item.prompt_token_ids) + item.max_tokens / 2 for item in items) / len(items) / 16
+    text = advice(runs, int(runs[min(runs)]["num_blocks"] // mean_blocks))
+    print(text)
+    save(
+        "memory_share",
+        {"budget_bytes": args.budget, "runs": {str(share): one for share, one in runs.items()}, "advice": text},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""KV that was swapped, or found in the prefix cache, has the same bits as KV that stayed: in torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiers import SHAPE, WAYS, Run, load_with_swap_space, never_shared_nor_swapped, swap_to_and_fro
+from torch_worlds import make_llama
+
+from inflight.runtime.kv.formats import GROUP_FORMATS
+from inflight.runtime.runner import ModelExecutor
+
+FORMATS = ("float32", "bfloat16", "float16", *GROUP_FORMATS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    make_llama(folder, **SHAPE)
+    return folder
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def executor(folder: Path, request: pytest.FixtureRequest) -> ModelExecutor:
+    return load_with_swap_space(folder, quantization="none", kv_cache_dtype=request.param)
+
+
+@pytest.fixture(scope="module")
+def reference(executor: ModelExecutor) -> Run:
+    return never_shared_nor_swapped(executor)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_logits_are_bitwise_those_of_kv_that_stayed(executor: ModelExecutor, reference: Run, way: str) -> None:
+    assert WAYS[way](executor).logits == reference.logits
+
+
+def test_so_they_are_through_a_file(folder: Path, tmp_path: Path) -> None:
+    executor = load_with_swap_space(folder, quantization="none", swap_file=tmp_path / "swap")
+    assert swap_to_and_fro(executor).logits == never_shared_nor_swapped(executor).logits
