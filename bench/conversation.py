@@ -26,6 +26,7 @@ from inflight.workload.item import WorkItem
 
 BLOCK_SIZE = 16
 SMALL_BLOCKS, LARGE_BLOCKS = 2912, 24576  # 1 GiB, as by default, and 8.4 GiB: of bfloat16 on the built-in model
+CONFIG = ContinuousConfig(max_num_batched_tokens=256, max_num_waiting_seqs=None, max_num_seqs=32)
 STEP_S, TOKEN_S = 0.004, 0.0003  # about what a step and a token of it cost on two cores; of the simulation alone
 
 
@@ -92,8 +93,9 @@ def main() -> None:
     parser.add_argument("--sizes", default="1024,2912,8192,24576", help="caches to simulate, in blocks")
     parser.add_argument("--simulate-only", action="store_true")
     args = parser.parse_args()
-    model = OnModel(RuntimeConfig(num_gpu_blocks_override=LARGE_BLOCKS, swap_space_bytes=0))
+    model = OnModel(RuntimeConfig(num_gpu_blocks_override=LARGE_BLOCKS, swap_space_bytes=0), CONFIG)
     max_model_len = model.executor.model_config.max_position_embeddings
+    config = replace(CONFIG, max_model_len=max_model_len)
     workload = build_workload(
         WorkloadConfig(
             trace=args.trace,
@@ -104,9 +106,6 @@ def main() -> None:
         ),
         model.vocab_size,
         max_model_len,
-    )
-    config = ContinuousConfig(
-        max_model_len=max_model_len, max_num_batched_tokens=256, max_num_waiting_seqs=None, max_num_seqs=32
     )
     print("\n".join(workload.notes))
     best = bound(workload.items)

@@ -1,6 +1,6 @@
 """How preemptions fall as KV gets more of the memory: gpu_memory_utilization from 0.5 to 0.95 of a small budget.
 
-    python bench/memory_share.py [--budget 430000000] [--shares 0.5,0.6,0.7,0.8,0.9,0.95] [--num-requests 128]
+    python bench/memory_share.py [--budget 500000000] [--shares 0.5,0.6,0.7,0.8,0.9,0.95] [--num-requests 128]
 
 The model is loaded anew with each share, as a server would be; the planner decides how many blocks that gives. All
 requests are there from the start. What to do about it is printed from what was measured.
@@ -44,7 +44,7 @@ def advice(runs: dict[float, dict], rows_that_fit: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--budget", type=int, default=430_000_000, help="bytes")
+    parser.add_argument("--budget", type=int, default=500_000_000, help="bytes")
     parser.add_argument("--shares", default="0.5,0.6,0.7,0.8,0.9,0.95")
     parser.add_argument("--num-requests", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
@@ -52,7 +52,7 @@ def main() -> None:
     runs: dict[float, dict] = {}
     for share in map(float, args.shares.split(",")):
         runtime = RuntimeConfig(memory_budget=args.budget, gpu_memory_utilization=share, swap_space_bytes=0)
-        model = OnModel(runtime)
+        model = OnModel(runtime, CONFIG)
         num_blocks = model.executor.capacity.num_blocks
         items = requests(args.num_requests, model.vocab_size, args.seed)
         run = model.run(CONFIG, items)

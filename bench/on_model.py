@@ -7,10 +7,11 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inflight.assemble import engine_around
+from inflight.assemble import engine_around, largest_step
 from inflight.bench.in_process import OnStep, run_in_process
 from inflight.bench.machine import versions
 from inflight.bench.outcome import Outcome
@@ -43,11 +44,12 @@ class Run:
 
 
 class OnModel:
-    """The built-in model, loaded once."""
+    """The built-in model, loaded once, with memory planned for the steps of ``config``."""
 
-    def __init__(self, runtime: RuntimeConfig) -> None:
+    def __init__(self, runtime: RuntimeConfig, config: ContinuousConfig) -> None:
         files = resolve(None)
-        self.executor: ModelExecutor = load_executor(files.path, runtime)
+        step_of = partial(largest_step, config, runtime.block_size)
+        self.executor: ModelExecutor = load_executor(files.path, runtime, step_of)
         self.vocab_size = self.executor.model_config.vocab_size
         self._name = files.name
         self._tokenizer = Tokenizer.load(files.path)

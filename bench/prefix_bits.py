@@ -78,7 +78,7 @@ def main() -> int:
     args = parser.parse_args()
     wrong, figures = [], {}
     for kv_format in args.formats.split(","):
-        model = OnModel(RuntimeConfig(num_gpu_blocks_override=NUM_BLOCKS, kv_cache_dtype=kv_format))
+        model = OnModel(RuntimeConfig(num_gpu_blocks_override=NUM_BLOCKS, kv_cache_dtype=kv_format), CONFIG)
         items = prompts(args.num_prompts, model.vocab_size, args.seed)
         digests, stats, num_hit = {}, {}, 0
         for name in ("hash", "radix", "none"):

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--fixed", default="8,10,12,14")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    model = OnModel(RuntimeConfig(num_gpu_blocks_override=4096, swap_space_bytes=2**30))
+    model = OnModel(RuntimeConfig(num_gpu_blocks_override=4096, swap_space_bytes=2**30), CONFIG)
     items = requests(args.num_requests, model.vocab_size, args.seed)
     per_row = mean(len(item.prompt_token_ids) + item.max_tokens / 2 for item in items) / BLOCK_SIZE
     num_blocks = int(NUM_SEATS * per_row / 2)

@@ -82,7 +82,7 @@ def test_two_values_are_no_sweep() -> None:
 
 def test_every_parameter_is_there_with_all_its_cells() -> None:
     assert [row.parameter for row in ROWS] == [
-        *("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override", "max_model_len"),
+        *("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override", "kv_reserve_blocks", "max_model_len"),
         *("batch_size", "max_batch_size", "max_wait_ms", "length_bins"),
     ]
     for row in ROWS:

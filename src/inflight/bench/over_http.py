@@ -38,11 +38,13 @@ class Server:
 
 
 def as_flags(values: Mapping[str, Any]) -> list[str]:
-    """Settings of ``EngineConfig`` and its parts as the flags of ``inflight serve``, the model last."""
+    """Settings by field name as the flags of ``inflight serve``, the model last."""
     flags = []
     for name, value in values.items():
         if isinstance(value, bool):
             flags.append(flag(name if value else f"no_{name}"))
+        elif isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+            flags += [f"{flag(name)}={one}" for one in value]
         elif name != "model":
             text = ",".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else value
             flags.append(f"{flag(name)}={text}")

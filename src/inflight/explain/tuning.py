@@ -180,6 +180,20 @@ ROWS: tuple[Row, ...] = (
         fixed={"max_num_seqs": 32, "max_num_batched_tokens": 256},
     ),
     Row(
+        parameter="kv_reserve_blocks",
+        family="continuous",
+        meaning="KV blocks kept free for the output of each sequence that enters",
+        smaller=Cell(
+            "sequences enter that have no room to grow: preemptions, work done twice",
+            _falls("preemptions", "recompute_share"),
+        ),
+        larger=Cell("memory is kept for answers that are short: fewer rows at once", _falls("kv_mean", "mean_batch")),
+        advice="about as many blocks as a usual answer fills, if preemptions are frequent; else leave it at 0",
+        values=(0, 1, 2, 4, 6, 8, 12, 16),
+        fixed={"max_num_seqs": 32, "max_num_batched_tokens": 256, "admission": "none"},
+        num_blocks=192,
+    ),
+    Row(
         parameter="max_model_len",
         family="continuous",
         meaning="prompt and output of one sequence, at most; the contiguous allocator reserves all of it for each row",
