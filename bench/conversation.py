@@ -14,12 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from on_model import OnModel, Run, percentiles, save
+from tuning_sweep import NoText
 
-from inflight.core.errors import Rejected
-from inflight.core.output import Idle, SampledRow, SampledToken, StepResult
+from inflight.engine.clock import VirtualClock
+from inflight.engine.core import EngineCore
+from inflight.engine.executor import KVCapacity
 from inflight.runtime.config import RuntimeConfig
 from inflight.schedulers.config import ContinuousConfig
 from inflight.schedulers.registry import make_scheduler
+from inflight.sim.cost import LinearStepCost
+from inflight.sim.executor import SimExecutor
+from inflight.sim.loop import simulate
 from inflight.workload.build import build_workload
 from inflight.workload.config import WorkloadConfig
 from inflight.workload.item import WorkItem
@@ -47,25 +52,13 @@ def bound(items: Sequence[WorkItem]) -> float:
 
 def simulated_hit_rate(config: ContinuousConfig, items: Sequence[WorkItem], num_blocks: int) -> float:
     """The scheduler that serves, over so many blocks, in virtual time."""
-    scheduler = make_scheduler(config, num_blocks, BLOCK_SIZE)
-    now_s, pending = 0.0, list(reversed(items))
-    while pending or scheduler.stats().live:
-        while pending and pending[-1].arrival_s <= now_s:
-            item = pending.pop()
-            try:
-                scheduler.add(item.request(item.arrival_s), now_s)
-            except Rejected:
-                print(f"  {num_blocks} blocks are too few for request {item.item_id}")
-        output = scheduler.schedule("main", now_s)
-        if isinstance(output, Idle):
-            if pending:
-                now_s = max(now_s, pending[-1].arrival_s)
-            continue
-        now_s += STEP_S + TOKEN_S * output.num_tokens
-        sampled = tuple(SampledRow(row.seq_id, (SampledToken(0),)) for row in output.scheduled if row.num_logits)
-        scheduler.update(output, StepResult(output.step, sampled, 0.0), {}, now_s)
-        scheduler.transitions()
+    scheduler, clock = make_scheduler(config, num_blocks, BLOCK_SIZE), VirtualClock()
+    executor = SimExecutor(KVCapacity(num_blocks, BLOCK_SIZE, 0), LinearStepCost(STEP_S, TOKEN_S, 0.0).duration_s)
+    core = EngineCore(scheduler, dict.fromkeys(scheduler.lanes, executor), lambda _: NoText(), clock)
+    simulate(core, scheduler.lanes, clock, [item.request(item.arrival_s) for item in items])
     stats = scheduler.stats()
+    if stats.rejected:
+        print(f"  {num_blocks} blocks are too few for {stats.rejected} requests")
     return stats.num_prefix_hit_tokens / stats.num_prefix_query_tokens
 
 
@@ -73,8 +66,8 @@ def told(run: Run) -> dict[str, object]:
     stats = run.stats
     return {
         "hit_rate": stats.num_prefix_hit_tokens / max(1, stats.num_prefix_query_tokens),
-        "ttft_s": percentiles([outcome.ttft_s or 0.0 for outcome in run.outcomes]),
-        "e2e_s": percentiles([outcome.end_s - outcome.sent_s for outcome in run.outcomes]),
+        "ttft_s": percentiles(outcome.ttft_s for outcome in run.outcomes),
+        "e2e_s": percentiles(outcome.end_s - outcome.sent_s for outcome in run.outcomes),
         "duration_s": run.duration_s,
         "requests_per_s": len(run.outcomes) / run.duration_s,
         "prompt_tokens_per_s": sum(outcome.num_prompt_tokens for outcome in run.outcomes) / run.duration_s,

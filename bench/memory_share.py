@@ -17,13 +17,12 @@ from inflight.runtime.config import RuntimeConfig
 
 ADVICE = (
     "preemptions: {first} with {first_share:g} of the budget ({first_blocks} blocks), {last} with {last_share:g} "
-    "({last_blocks} blocks). From {calm_share:g} on there are at most {few}: raise gpu_memory_utilization that far, "
-    "or, with no more than {first_share:g}, let at most {rows} sequences run (--max-num-seqs), store KV in fewer bytes "
-    "(--kv-cache-dtype int8), or swap instead of computing again (--preemption-mode swap)."
+    "({last_blocks} blocks). From {calm_share:g} on there are at most {few}, and {calm_speed:.0f} instead of "
+    "{first_speed:.0f} output tokens/s: raise gpu_memory_utilization that far."
 )
 
 
-def advice(runs: dict[float, dict], rows_that_fit: int) -> str:
+def advice(runs: dict[float, dict]) -> str:
     """What the sweep says to an operator."""
     shares = sorted(runs)
     few = max(1, runs[shares[0]]["num_preemptions"] // 20)
@@ -36,9 +35,10 @@ def advice(runs: dict[float, dict], rows_that_fit: int) -> str:
         last_share=shares[-1],
         first_blocks=first["num_blocks"],
         last_blocks=last["num_blocks"],
+        first_speed=first["output_tokens_per_s"],
+        calm_speed=runs[calm]["output_tokens_per_s"],
         calm_share=calm,
         few=max(few, runs[calm]["num_preemptions"]),
-        rows=rows_that_fit,
     )
 
 
@@ -60,8 +60,7 @@ def main() -> None:
         print(f"{share:4g}: {num_blocks} blocks, {run.stats.num_preemptions} preemptions", end=", ")
         print(f"{run.output_tokens_per_s:.1f} tokens/s", flush=True)
         model.executor.close()
-    mean_blocks = sum(len(item.prompt_token_ids) + item.max_tokens / 2 for item in items) / len(items) / 16
-    text = advice(runs, int(runs[min(runs)]["num_blocks"] // mean_blocks))
+    text = advice(runs)
     print(text)
     save(
         "memory_share",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from inflight.bench.machine import versions
 from inflight.bench.outcome import Outcome
 from inflight.core.output import MAIN_LANE, SchedulerOutput, SchedulerStats
 from inflight.hub.resolve import resolve
+from inflight.metrics.summary import percentile
 from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.load import load_executor
 from inflight.runtime.runner import ModelExecutor
@@ -81,12 +82,10 @@ class OnModel:
         return Run(ordered, scheduler.stats(), duration_s)
 
 
-def percentiles(samples: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(samples)
-    return {name: ordered[min(len(ordered) - 1, int(share * len(ordered)))] for name, share in _SHARES.items()}
-
-
-_SHARES = {"p50": 0.5, "p99": 0.99}
+def percentiles(samples: Iterable[float | None]) -> dict[str, float]:
+    """p50 and p99 of the samples that there are."""
+    ordered = sorted(sample for sample in samples if sample is not None)
+    return {"p50": percentile(ordered, 0.5), "p99": percentile(ordered, 0.99)}
 
 
 def save(section: str, figures: dict[str, Any], path: Path = STORED) -> None:

@@ -80,7 +80,7 @@ def main() -> int:
     for kv_format in args.formats.split(","):
         model = OnModel(RuntimeConfig(num_gpu_blocks_override=NUM_BLOCKS, kv_cache_dtype=kv_format), CONFIG)
         items = prompts(args.num_prompts, model.vocab_size, args.seed)
-        digests, stats, num_hit = {}, {}, 0
+        digests, stats, num_hit = {}, {}, {}
         for name in ("hash", "radix", "none"):
             hits: set[SeqId] = set()
 
@@ -95,8 +95,7 @@ def main() -> int:
             config = replace(CONFIG, prefix_cache=name)
             run = model.run(config, items, max_concurrency=NUM_SEATS * 2, on_step=count)
             model.executor._forward = forward
-            digests[name], stats[name] = watched.digests, run.stats
-            num_hit = max(num_hit, len(hits))
+            digests[name], stats[name], num_hit[name] = watched.digests, run.stats, len(hits)
             print(
                 f"{kv_format:9} {name:6} {len(hits):5} prompts hit, {run.stats.num_prefix_hit_tokens:7,} of "
                 f"{run.stats.num_prefix_query_tokens:,} tokens, {run.stats.num_evicted_blocks:6,} blocks evicted, "
@@ -116,7 +115,7 @@ def main() -> int:
             wrong.append(f"{kv_format}: other logits with the cache than without")
         figures[kv_format] = {
             "num_prompts": len(items),
-            "num_prompts_hit": num_hit,
+            "num_prompts_hit": num_hit["hash"],
             "hit_tokens": stats["hash"].num_prefix_hit_tokens,
             "query_tokens": stats["hash"].num_prefix_query_tokens,
             "num_evicted_blocks": stats["hash"].num_evicted_blocks,

@@ -1,6 +1,6 @@
 """Twice too little KV memory: every way to preempt and to admit, against the best fixed number of callers.
 
-    python bench/pressure.py [--num-requests 96] [--repeats 2] [--fixed 6,8,10,12,14,16]
+    python bench/pressure.py [--num-requests 96] [--repeats 2] [--fixed 8,10,12,14]
 
 Half of the blocks that 32 rows would fill in the mean (prompt and half of the output). All requests are there from the
 start. A fixed number of rows (max_num_seqs) is what an operator would tune by hand: the best of them is the baseline.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean, median
 
@@ -42,11 +43,16 @@ def requests(num_requests: int, vocab_size: int, seed: int) -> list[WorkItem]:
     ]
 
 
+def blocks_of_a_row(items: Sequence[WorkItem]) -> float:
+    """What a row holds in the mean of its life: its prompt, and half of its output."""
+    return mean(len(item.prompt_token_ids) + item.max_tokens / 2 for item in items) / BLOCK_SIZE
+
+
 def told(run: Run) -> dict[str, object]:
     stats = run.stats
     return {
         "output_tokens_per_s": run.output_tokens_per_s,
-        "e2e_s": percentiles([outcome.end_s - outcome.sent_s for outcome in run.outcomes]),
+        "e2e_s": percentiles(outcome.end_s - outcome.sent_s for outcome in run.outcomes),
         "num_preemptions": stats.num_preemptions,
         "num_swapped_out_blocks": stats.num_swapped_out_blocks,
         "output_sha256": run.output_sha256,
@@ -62,7 +68,7 @@ def main() -> None:
     args = parser.parse_args()
     model = OnModel(RuntimeConfig(num_gpu_blocks_override=4096, swap_space_bytes=2**30), CONFIG)
     items = requests(args.num_requests, model.vocab_size, args.seed)
-    per_row = mean(len(item.prompt_token_ids) + item.max_tokens / 2 for item in items) / BLOCK_SIZE
+    per_row = blocks_of_a_row(items)
     num_blocks = int(NUM_SEATS * per_row / 2)
     print(
         f"{len(items)} requests, {NUM_SEATS} rows would fill {NUM_SEATS * per_row:.0f} blocks; there are {num_blocks}"

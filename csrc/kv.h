@@ -2,8 +2,8 @@
 // nothing was written yet.
 //
 // A block is cut into pages of PAGE tokens. A page, of one layer and one head, has two sides, keys and values. A side
-// is PAGE * head_dim numbers, and after them, if the format has groups, the scales: bfloat16 [head_dim / KV_GROUP][PAGE].
-// How the numbers lie is the format's own: kernels/kv_*.h, one file for each.
+// is PAGE * head_dim numbers, and after them, in a format that has them, the scales: bfloat16
+// [head_dim / KV_GROUP][PAGE]. How the numbers lie is the format's own: kernels/kv_*.h, one file for each.
 #pragma once
 #include <cstddef>
 #include <cstdint>

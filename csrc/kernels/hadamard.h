@@ -1,5 +1,5 @@
-// The Walsh-Hadamard transform of 32 numbers: two vectors times the matrix of 1 and -1 that Sylvester's rule makes. Done
-// twice, it gives 32 times the numbers.
+// The Walsh-Hadamard transform of 32 numbers: two vectors times the matrix of 1 and -1 that Sylvester's rule makes.
+// Done twice, it gives 32 times the numbers.
 #pragma once
 
 namespace {

@@ -1,5 +1,5 @@
-// bfloat16 keys [head_dim / 2][PAGE][2] and values [PAGE][head_dim / 32][16][2]: 32 bits hold dimensions 2 * i (low) and
-// 2 * i + 1 of a key, and 32 * j + i (low) and 32 * j + 16 + i of a value.
+// bfloat16 keys [head_dim / 2][PAGE][2] and values [PAGE][head_dim / 32][16][2]: 32 bits hold dimensions 2 * i (low)
+// and 2 * i + 1 of a key, and 32 * j + i (low) and 32 * j + 16 + i of a value.
 #pragma once
 #include "../kv.h"
 

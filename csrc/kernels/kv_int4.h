@@ -1,8 +1,8 @@
 // 4-bit numbers n in 0..15, x = (n - 7.5) * scale: symmetric, without a zero of its own, so that no integer is wasted
 // and the steps are 1/15 of the range instead of 1/14. Scales as kv_scale.h says.
 //
-// Keys [head_dim / 2][PAGE] and values [PAGE][head_dim / 32][16]: a byte holds dimensions 2 * i (low) and 2 * i + 1 of a
-// key, and 32 * j + i (low) and 32 * j + 16 + i of a value.
+// Keys [head_dim / 2][PAGE] and values [PAGE][head_dim / 32][16]: a byte holds dimensions 2 * i (low) and 2 * i + 1 of
+// a key, and 32 * j + i (low) and 32 * j + 16 + i of a value.
 #pragma once
 #include "kv_scale.h"
 

@@ -1,9 +1,9 @@
 // What the formats with scales share: groups of KV_GROUP neighbouring numbers of a token, in a basis of their own, with
 // one bfloat16 scale.
 //
-// A group is stored as H x / 32, where H is the Hadamard matrix of 32 rows: an outlier is spread over its group, and the
-// others lose less to rounding (Ashkboos et al., arXiv:2404.00456). Attention turns queries to H q, which leaves their
-// products with keys as they are, and turns its outcome back: H (H v / 32) = v.
+// A group is stored as H x / 32, where H is the Hadamard matrix of 32 rows: an outlier is spread over its group, and
+// the others lose less to rounding (Ashkboos et al., arXiv:2404.00456). Attention turns queries to H q, which leaves
+// their products with keys as they are, and turns its outcome back: H (H v / 32) = v.
 //
 // A scale is rounded upwards, so that no number of its group leaves the range of the integers; it has all magnitudes of
 // float32. A group that holds a NaN or an infinity has the scale NaN, and gives NaN to whoever reads it. A group of
@@ -43,7 +43,7 @@ inline F load_scales(const unsigned char* side, int head_dim, int d) {
   return load_bf16((const uint16_t*)(side + Format::LAYOUT.number_bytes(PAGE * head_dim)) + d / KV_GROUP * PAGE);
 }
 
-// Stores the scales of a key or a value x [head_dim]; `write(scaled, d)` stores the numbers of the group of dimension d.
+// Stores the scales of a key or a value x [head_dim]; `write(scaled, d)` stores the numbers of the group at d.
 template <class Format, class Write>
 inline void store_groups(const float* x, int head_dim, int token, unsigned char* side, Write write) {
   uint16_t* scales = (uint16_t*)(side + Format::LAYOUT.number_bytes(PAGE * head_dim)) + token;

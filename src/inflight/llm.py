@@ -117,7 +117,7 @@ class LLM:
     def _read(self, prompt: Prompt) -> _ReadPrompt:
         cache_salt = ""
         if isinstance(prompt, Mapping):
-            cache_salt = _cache_salt(prompt)
+            cache_salt = "" if prompt.get("cache_salt") is None else prompt["cache_salt"]
             if "prompt_token_ids" in prompt:
                 return _ReadPrompt(prompt.get("prompt"), list(prompt["prompt_token_ids"]), cache_salt)
             prompt = prompt.get("prompt", prompt)
@@ -221,13 +221,6 @@ class LLM:
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
     one_prompt = isinstance(prompts, str | Mapping) or (bool(prompts) and all(isinstance(one, int) for one in prompts))
     return [prompts] if one_prompt else list(prompts)
-
-
-def _cache_salt(prompt: Mapping[str, Any]) -> str:
-    salt = prompt.get("cache_salt")
-    if salt is not None and not (isinstance(salt, str) and salt):
-        raise ValueError(f"cache_salt must be a text that is not empty, got {salt!r}")
-    return salt or ""
 
 
 def _derived_seed(seed: int, number: int) -> int:

@@ -87,9 +87,9 @@ def test_a_prompt_that_comes_again_is_found_unless_its_salt_is_another(tiny_mode
         assert several.num_cached_tokens == 0  # the first choice's: the others found what it had computed
 
 
-@pytest.mark.parametrize("salt", ["", 5, ["a"]])
+@pytest.mark.parametrize("salt", [5, ["a"], "\ud800"], ids=repr)
 def test_salts_that_are_none(llm: LLM, salt: Any) -> None:
-    with pytest.raises(ValueError, match="cache_salt"):
+    with pytest.raises(Rejected, match="prompt 0: cache_salt must be text"):
         llm.generate({"prompt": "a", "cache_salt": salt}, GREEDY, use_tqdm=False)
 
 

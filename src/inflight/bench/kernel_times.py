@@ -27,7 +27,7 @@ NUM_REPEATS = 20
 ROWS = (1, 2, 4, 8, 16, 64, 256)
 DECODES = tuple((rows, context) for rows in (1, 16, 64) for context in (256, 1000, 4000))
 CHUNKS = ((256, 0), (256, 1024))  # tokens, stored tokens before them
-KV_FORMATS = ("FLOAT32", "BFLOAT16", "INT8")
+KV_FORMATS = ("FLOAT32", "BFLOAT16", "INT8", "INT4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

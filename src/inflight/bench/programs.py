@@ -142,6 +142,6 @@ def kv_filled(setup: Setup, format: str, num_layers: int, num_blocks: int) -> tu
     model, kind = setup.model, kernels.KVFormat[format]
     shape = (setup.block_size, model.num_key_value_heads, model.head_dim)
     block_bytes = kernels.kv_block_bytes(kind, num_layers, *shape)
-    data = np.full(block_bytes * num_blocks, 0x3C, dtype=np.uint8)  # 0.0115 in float32 and in bfloat16; 60 in int8
+    data = np.full(block_bytes * num_blocks, 0x3C, dtype=np.uint8)  # 0.0115 in float32 and bfloat16, as scales too
     cache = kernels.KVCache(kind, data, num_layers, num_blocks, *shape)
     return cache, block_bytes // (num_layers * setup.block_size)

@@ -34,7 +34,7 @@ class KVUsage(NamedTuple):
     num_free_blocks: int  # that no sequence holds, cached ones included
     num_cached_blocks: int = 0
     num_shared_blocks: int = 0
-    num_repeated_blocks: int = 0  # entries of all tables together, less the blocks that they hold
+    num_repeated_entries: int = 0  # entries of all tables together, less the blocks that they hold
     num_host_blocks: int = 0
     num_free_host_blocks: int = 0
     num_evicted_blocks: int = 0

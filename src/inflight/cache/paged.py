@@ -59,7 +59,7 @@ class PagedKVCacheManager:
             num_free_blocks=pool.num_free,
             num_cached_blocks=pool.num_cached,
             num_shared_blocks=pool.num_shared,
-            num_repeated_blocks=num_entries - (pool.num_blocks - pool.num_free),
+            num_repeated_entries=num_entries - (pool.num_blocks - pool.num_free),
             num_host_blocks=host.num_blocks,
             num_free_host_blocks=host.num_free_blocks,
             num_evicted_blocks=pool.num_evicted,

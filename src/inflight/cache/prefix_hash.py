@@ -1,5 +1,7 @@
 """Prefixes by hash, as in vLLM: the digest of a block is that of its tokens and of the digest before it.
 
+An alternative to the radix tree, to compare with: it decides the same.
+
 The digests are keyed (BLAKE2, RFC 7693), so that nobody can compute prefixes that collide; and since tokens, salt and
 preceding blocks are compared all the same, a collision only keeps a block from being known.
 """
@@ -7,6 +9,7 @@ preceding blocks are compared all the same, a collision only keeps a block from 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple
@@ -26,13 +29,14 @@ class _Entry(NamedTuple):
 
 
 class HashPrefixIndex:
-    """See ``PrefixIndex``. One dictionary; finding a block costs a digest and a look."""
+    """See ``PrefixIndex``. One dictionary; finding a block costs a digest, a look and a comparison."""
 
     def __init__(self, block_size: int, key: bytes) -> None:
         self._block_size = block_size
         self._key = key
         self._entries: dict[bytes, _Entry] = {}
         self._digests: dict[BlockId, bytes] = {}  # of the blocks that are known
+        self._num_next: Counter[BlockId] = Counter()  # known blocks that follow on a block
 
     def find(self, seq: Sequence, max_num_blocks: int) -> tuple[BlockId, ...]:
         """See ``PrefixIndex``."""
@@ -55,6 +59,8 @@ class HashPrefixIndex:
             if entry is None:
                 entry = self._entries[digest] = _Entry(table[index], before, tokens)
                 self._digests[entry.block] = digest
+                if isinstance(before, BlockId):
+                    self._num_next[before] += 1
             elif not self._is_same(entry, before, tokens):
                 break
             before = entry.block
@@ -63,15 +69,20 @@ class HashPrefixIndex:
 
     def forget(self, block: BlockId) -> None:
         """See ``PrefixIndex``."""
-        del self._entries[self._digests.pop(block)]
+        if self._num_next.pop(block, 0):
+            raise InvariantViolation(f"block {block} is given up before those that follow on it")
+        entry = self._entries.pop(self._digests.pop(block))
+        if isinstance(entry.before, BlockId):
+            self._num_next[entry.before] -= 1
 
     def check(self, findable: Iterable[BlockId]) -> None:
         """See ``PrefixIndex``."""
         blocks = {entry.block for entry in self._entries.values()}
         if not blocks == self._digests.keys() == set(findable):
             raise InvariantViolation(f"blocks {sorted(blocks)} are known, findable are {sorted(findable)}")
-        if orphans := [e.block for e in self._entries.values() if isinstance(e.before, int) and e.before not in blocks]:
-            raise InvariantViolation(f"blocks {orphans} follow on blocks that are not known")
+        followed = Counter(entry.before for entry in self._entries.values() if isinstance(entry.before, BlockId))
+        if followed != self._num_next or not followed.keys() <= blocks:
+            raise InvariantViolation(f"{followed} follow on known blocks, counted were {self._num_next}")
 
     def _is_same(self, entry: _Entry, before: BlockId | str, tokens: tuple[int, ...]) -> bool:
         return entry.before == before and entry.tokens == tokens

@@ -180,5 +180,5 @@ class SchedulerStats:
     num_prefix_query_tokens: int = 0  # of prompts that were looked up, each once
     num_prefix_hit_tokens: int = 0  # of those, found
     num_evicted_blocks: int = 0  # findable prefixes that were given up for new tokens
-    num_swapped_out_blocks: int = 0
+    num_swapped_out_blocks: int = 0  # as decided, in steps that failed too
     num_swapped_in_blocks: int = 0

@@ -40,11 +40,6 @@ class WaitingQueue:
         """Put a row in its place in the order; a preempted one gets its old place back."""
         insort(self._rows, seq, key=by_order)
 
-    @property
-    def head(self) -> Sequence | None:
-        """The row that is served next, if any."""
-        return self._rows[0] if self._rows else None
-
     def remove(self, seq: Sequence) -> None:
         """Take a row out; it must be in the queue."""
         del self._rows[bisect_left(self._rows, seq.key, key=by_order)]

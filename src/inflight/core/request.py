@@ -129,7 +129,7 @@ class Request:
 
     ``arrival_s`` is when the whole request had been received, on the engine's clock. Lower ``priority`` is served
     first, as in vLLM. Stored keys and values are shared between requests of the same ``cache_salt`` alone. Raises
-    ``Rejected`` for an empty prompt or a priority out of range.
+    ``Rejected`` for an empty prompt, a priority out of range, or a salt that is no text.
     """
 
     request_id: RequestId
@@ -145,6 +145,8 @@ class Request:
         if not self.prompt_token_ids:
             raise Rejected(Reason.INVALID, "the prompt is empty: it has no tokens", "prompt")
         _Range(int, -PRIORITY_LIMIT, PRIORITY_LIMIT - 1).number("priority", self.priority)
+        if not isinstance(self.cache_salt, str) or not _is_unicode(self.cache_salt):
+            raise Rejected(Reason.INVALID, f"cache_salt must be text, got {self.cache_salt!r}", "cache_salt")
 
     def check_token_ids(self, vocab_size: int) -> None:
         """Raise ``Rejected`` if any token id of the request lies outside ``[0, vocab_size)``."""
@@ -165,6 +167,11 @@ def _bias(bias: Mapping[TokenId, float] | Iterable[tuple[TokenId, float]]) -> tu
     token_ids = _token_ids("logit_bias", [token_id for token_id, _ in pairs])
     values = [_BIAS.number("logit_bias", value) for _, value in pairs]
     return tuple(sorted(zip(token_ids, values, strict=True)))
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold it: half of a surrogate pair, which Python's strings may hold, is no character."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _is_stop(text: str) -> bool:

@@ -43,7 +43,7 @@ class Promises:
         num_promised = sum(max(0, self.num_blocks(seq) - self._kv.num_held(seq.seq_id)) for seq in running)
         return self._kv.num_free_blocks - num_promised
 
-    def keep(self, newcomer: Sequence, reuse: Reuse, running: Iterable[Sequence]) -> bool:
+    def can_keep(self, newcomer: Sequence, reuse: Reuse, running: Iterable[Sequence]) -> bool:
         """Whether all promises, and the one to a newcomer, can be kept if it enters."""
         return self.num_blocks(newcomer) - reuse.num_shared <= self.num_spare_blocks(running)
 
@@ -58,7 +58,7 @@ class Admission(Protocol):
         """A running row had to give its memory up."""
 
 
-class AdmitWhatFits:
+class WhatFits:
     """Promises are enough."""
 
     def admits(self, newcomer: Sequence, reuse: Reuse, running: Rows[Sequence]) -> bool:
@@ -69,7 +69,7 @@ class AdmitWhatFits:
         """Nothing follows from it."""
 
 
-class AdmitWithReserve:
+class ReserveAll:
     """Rows enter if all rows together fit as long as they may become: nobody is ever preempted."""
 
     def __init__(self, kv: KVCacheManager) -> None:
@@ -83,18 +83,18 @@ class AdmitWithReserve:
         """There is none."""
 
 
-class AdmitBelowWatermark:
+class BelowWatermark:
     """Rows enter up to the high mark. After a preemption nobody does until the low mark is reached from above.
 
-    Without such a pause the memory that a preemption frees goes to the next row, and its growth preempts again. A row
-    that runs alone above the low mark, perhaps for long, keeps nobody out; and where all rows fit as long as they may
-    become, nothing is kept free.
+    Without such a pause the memory that a preemption frees goes to the next row, and its growth preempts again. The
+    pause ends, too, when one row is left that runs, perhaps for long; and no mark counts where all rows fit as long as
+    they may become.
     """
 
     def __init__(self, kv: KVCacheManager, low: float, high: float) -> None:
         self._kv = kv
         self._low_blocks, self._high_blocks = low * kv.num_blocks, high * kv.num_blocks
-        self._reserve = AdmitWithReserve(kv)
+        self._reserve = ReserveAll(kv)
         self._paused = False
 
     def admits(self, newcomer: Sequence, reuse: Reuse, running: Rows[Sequence]) -> bool:
@@ -110,7 +110,7 @@ class AdmitBelowWatermark:
         self._paused = True
 
 
-class AdmitUnderFuturePeak:
+class FuturePeak:
     """Rows enter if the memory suffices at its fullest, should every row run as long as it may, a token a step.
 
     It is fullest when one of the rows ends: those that go on have then grown by as many tokens as it had left (Gong et
@@ -136,12 +136,12 @@ class AdmitUnderFuturePeak:
 def make_admission(config: ContinuousConfig, kv: KVCacheManager) -> Admission:
     """The policy that a configuration names."""
     if config.admission == "watermark":
-        return AdmitBelowWatermark(kv, config.watermark_low, config.watermark_high)
+        return BelowWatermark(kv, config.watermark_low, config.watermark_high)
     if config.admission == "future-peak":
-        return AdmitUnderFuturePeak(kv)
+        return FuturePeak(kv)
     if config.admission == "reserve-all":
-        return AdmitWithReserve(kv)
-    return AdmitWhatFits()
+        return ReserveAll(kv)
+    return WhatFits()
 
 
 def _num_left(seq: Sequence) -> int:

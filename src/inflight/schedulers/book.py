@@ -84,7 +84,7 @@ class Book:
             num_free_blocks=usage.num_free_blocks,
             num_cached_blocks=usage.num_cached_blocks,
             num_shared_blocks=usage.num_shared_blocks,
-            num_stored_tokens=num_stored_tokens - usage.num_repeated_blocks * kv.block_size,
+            num_stored_tokens=num_stored_tokens - usage.num_repeated_entries * kv.block_size,
             num_host_blocks=usage.num_host_blocks,
             num_free_host_blocks=usage.num_free_host_blocks,
             num_prefix_query_tokens=self.num_prefix_query_tokens,

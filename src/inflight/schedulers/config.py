@@ -9,7 +9,7 @@ from typing import ClassVar
 
 POLICIES = ("fcfs", "priority")
 KV_ALLOCATORS = ("paged", "contiguous")
-PREFIX_CACHES = ("hash", "radix", "none")
+PREFIX_CACHES = ("radix", "hash", "none")
 PREEMPTION_MODES = ("auto", "recompute", "swap")
 ADMISSIONS = ("watermark", "none", "future-peak", "reserve-all")
 
@@ -76,9 +76,9 @@ class ContinuousConfig(SchedulerConfig):
         default=True, metadata={"help": "reuse the KV of prompts and answers that begin with the same tokens"}
     )
     prefix_cache: str = field(
-        default="hash",
+        default="radix",
         metadata={
-            "help": "how the beginnings of sequences are found: by keyed hashes, by a radix tree, or not at all",
+            "help": "how the beginnings of sequences are found: by a radix tree, by keyed hashes, or not at all",
             "choices": PREFIX_CACHES,
         },
     )
@@ -96,7 +96,7 @@ class ContinuousConfig(SchedulerConfig):
     )
     watermark_low: float = field(
         default=0.7,
-        metadata={"help": "share of the KV blocks, from 0, that must not be exceeded before anybody enters again"},
+        metadata={"help": "after a preemption nobody enters until no more than this share is held, from 0"},
     )
     kv_reserve_blocks: int = field(
         default=0, metadata={"help": "KV blocks kept free for the output of each sequence that enters, from 0"}

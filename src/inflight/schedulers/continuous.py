@@ -239,7 +239,7 @@ class ContinuousScheduler:
         num_tokens = step.budget.offer_new_row(
             seq.num_tokens - reuse.num_tokens, whole=not self.config.enable_chunked_prefill
         )
-        if num_tokens < 1 or not self._promises.keep(seq, reuse, self._running):
+        if num_tokens < 1 or not self._promises.can_keep(seq, reuse, self._running):
             return None
         if self._running and not self._admission.admits(seq, reuse, self._running):
             return None

@@ -33,13 +33,13 @@ def make_kv_cache(
 def _make_index(config: ContinuousConfig, block_size: int, hash_key: bytes) -> PrefixIndex | None:
     if not config.enable_prefix_caching or config.prefix_cache == "none":
         return None
-    if config.prefix_cache == "radix":
-        from inflight.cache.prefix_radix import RadixPrefixIndex
+    if config.prefix_cache == "hash":
+        from inflight.cache.prefix_hash import HashPrefixIndex
 
-        return RadixPrefixIndex(block_size)
-    from inflight.cache.prefix_hash import HashPrefixIndex
+        return HashPrefixIndex(block_size, hash_key)
+    from inflight.cache.prefix_radix import RadixPrefixIndex
 
-    return HashPrefixIndex(block_size, hash_key)
+    return RadixPrefixIndex(block_size)
 
 
 def num_scratch_blocks(config: SchedulerConfig, max_model_len: int, block_size: int) -> int:

@@ -27,8 +27,6 @@ def choose_quantization(config: RuntimeConfig, device: torch.device, checkpoint:
     if asked == "auto":
         if config.dtype != "auto":
             return "none", f"Kernels: torch, because dtype {config.dtype} was asked for"
-        if obstacle is not None and config.kv_cache_dtype == "int8":
-            raise ValueError(f"kv_cache_dtype int8: {obstacle}")
         if obstacle is not None:
             return "none", f"Kernels: torch, because {obstacle}"
         if isa().name == "portable":
