@@ -53,8 +53,7 @@ def assemble(config: EngineConfig, files: ModelFiles, tokenizer: Tokenizer, keep
     from inflight.runtime.load import load_executor
 
     runtime = without_idle_swap_space(config.runtime, config.scheduler)
-    step_of = partial(largest_step, config.scheduler, runtime.block_size)
-    executor = load_executor(files.path, runtime, step_of)
+    executor = load_executor(files.path, runtime, partial(largest_step, config.scheduler, runtime.block_size))
     limits, whys = decide_limits(config.scheduler, executor)
     scheduler = scheduler_over(executor.capacity, limits)
     path = None if config.step_log is None else Path(config.step_log)  # a program may have given a string
@@ -127,6 +126,7 @@ def engine_around(
         block_size=executor.capacity.block_size,
         bytes_per_block=executor.capacity.bytes_per_block,
         notes=notes,
+        max_num_waiting_seqs=limits.max_num_waiting_seqs,
     )
     return Engine(core=core, info=info, collector=collector, recent=recent, step_log=step_log)
 

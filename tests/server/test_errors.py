@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,7 +15,7 @@ from inflight.core.errors import Reason, Rejected
 from inflight.engine.events import Health, State
 from inflight.server.body import parse
 from inflight.server.errors import answer_to
-from server.fake_client import MAX_MODEL_LEN
+from server.fake_client import INFO, MAX_MODEL_LEN
 from server.live import in_loop, live, until
 
 PATH = "/v1/completions"
@@ -161,6 +162,18 @@ async def test_reading_stops_after_the_limit() -> None:
         assert num_sent < 1_000_000_000
         writer.close()
         assert (await server.post(PATH, {"prompt": "x"})).status_code == 200
+
+
+@in_loop
+async def test_more_sequences_in_one_call_than_may_ever_wait() -> None:
+    async with live() as server:
+        server.client.info = replace(INFO, max_num_waiting_seqs=4)
+        for body, param in (({"prompt": ["x"] * 5}, "prompt"), ({"prompt": ["x", "y"], "n": 3}, "prompt")):
+            error = error_of(await server.post(PATH, body), 400)
+            assert error["param"] == param
+            assert "no more than 4 may wait" in error["message"]
+        assert error_of(await server.post(CHAT, {"messages": HI, "n": 5}), 400)["param"] == "n"
+        assert (await server.post(PATH, {"prompt": ["x", "y"], "n": 2})).status_code == 200
 
 
 @in_loop

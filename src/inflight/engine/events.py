@@ -44,6 +44,7 @@ class EngineInfo:
     block_size: int
     bytes_per_block: int
     notes: tuple[str, ...] = ()  # the arithmetic behind the numbers, a line each, for people
+    max_num_waiting_seqs: int | None = None  # None: no limit
 
 
 class State(StrEnum):

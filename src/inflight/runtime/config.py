@@ -45,10 +45,11 @@ class RuntimeConfig:
     )
     gpu_memory_utilization: float = field(
         default=0.9,
-        metadata={"help": "share of that budget which weights, activations, swap space and KV take together, (0, 1]"},
+        metadata={"help": "share of that budget which weights, activations, host tier and KV take together, (0, 1]"},
     )
     reserve_bytes: int = field(
-        default=0, metadata={"help": "bytes of that share which are left for other programs, from 0"}
+        default=0,
+        metadata={"help": "bytes of that share, and of what is free, which are left for other programs, from 0"},
     )
     kv_cache_memory_bytes: int = field(
         default=GIB, metadata={"help": "bytes of KV, at most, however much is free, from 1: a laptop keeps its memory"}
@@ -60,12 +61,12 @@ class RuntimeConfig:
     swap_space_bytes: int | None = field(
         default=None,
         metadata={
-            "help": "host memory for the KV of preempted sequences, touched only when used; 0: none at all; none: half "
+            "help": "the host tier: memory for the KV of preempted sequences, touched only when used; 0: none at all; none: half "
             "a GiB, or an eighth of what weights and activations leave if that is less"
         },
     )
     swap_file: Path | None = field(
-        default=None, metadata={"help": "a file that is mapped for the swap space, instead of memory"}
+        default=None, metadata={"help": "a file that is mapped for the host tier, instead of memory"}
     )
     device: str = field(default="cpu", metadata={"help": "where tensors live, as torch names it"})
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -25,7 +23,7 @@ from inflight.runtime.kv.host_tier import HostBlocks
 from inflight.runtime.linear.choice import choose_quantization
 from inflight.runtime.linear.dense import is_emulated
 from inflight.runtime.memory import available_bytes, demand_of
-from inflight.runtime.memory_plan import MemoryPlan, plan_memory
+from inflight.runtime.memory_plan import LargestStep, MemoryPlan, plan_memory, plan_notes
 from inflight.runtime.models.base import Checkpoint
 from inflight.runtime.models.llama_sizes import StepSize
 from inflight.runtime.models.registry import load_model, native_builder
@@ -40,14 +38,12 @@ TORCH_DTYPES = {
     "float16": torch.float16,
     "half": torch.float16,
 }
-
-
-StepOf = Callable[[int, int], StepSize]  # (tokens that the model allows, KV blocks) -> the largest step
+USUAL_NUM_SEQS = 32  # rows of logits: a scheduler's max_num_seqs unless it is told otherwise
 
 
 def usual_step(max_len: int, num_blocks: int) -> StepSize:
-    """The largest step that ``calibrate`` tries, with a few rows of logits."""
-    return StepSize(MAX_TOKENS, 32, max_len)
+    """The largest step that ``calibrate`` tries: a ``LargestStep`` for those who run steps of their own."""
+    return StepSize(MAX_TOKENS, USUAL_NUM_SEQS, max_len)
 
 
 def default_num_threads() -> int:
@@ -82,8 +78,8 @@ def find_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load_executor(path: Path, config: RuntimeConfig, step_of: StepOf = usual_step) -> ModelExecutor:
-    """Load a model; sets torch's threads for the process. Memory is planned for the steps that ``step_of`` tells.
+def load_executor(path: Path, config: RuntimeConfig, largest_step: LargestStep = usual_step) -> ModelExecutor:
+    """Load a model; sets torch's threads for the process. Memory is planned for ``largest_step``.
 
     Raises ``UnsupportedModel``, ``InsufficientMemory``, or ``ValueError`` for a setting that cannot be had here.
     """
@@ -93,8 +89,7 @@ def load_executor(path: Path, config: RuntimeConfig, step_of: StepOf = usual_ste
     try:
         quantization, why = choose_quantization(config, device, checkpoint)
         demand = demand_of(checkpoint, config, quantization, torch.get_num_threads())
-        of_model = checkpoint.config.max_position_embeddings
-        memory = plan_memory(config, demand, partial(step_of, of_model), available_bytes(device))
+        memory = plan_memory(config, demand, largest_step, available_bytes(device))
         load = _load_torch if quantization == "none" else _load_native
         forward, notes = load(checkpoint, config, device, quantization, memory)
     except UnsupportedModel as error:
@@ -123,14 +118,14 @@ def _load_torch(
         else:
             kv = DenseKV(*kv_shape, TORCH_DTYPES.get(config.kv_cache_dtype, dtype), device)  # auto is as dtype
         model = load_model(checkpoint, dtype, device)
-    notes = memory.notes
+    notes = plan_notes(memory)
     if is_emulated(dtype, device):
         name = str(dtype).removeprefix("torch.")
         notes += (
             f"{name} is emulated on this CPU: weights take half the memory, but steps are slower than in float32",
         )
-    swap = _swap_blocks(kv, config, device, memory)
-    return TorchForward(model, model_config.num_attention_heads, kv, swap, device), notes
+    host = _host_blocks(kv, config, device, memory)
+    return TorchForward(model, model_config.num_attention_heads, kv, host, device), notes
 
 
 def _load_native(
@@ -142,11 +137,11 @@ def _load_native(
     program = kernels.ForwardPass(num_threads, isa(), model_config.vocab_size, config.block_size, memory.num_blocks)
     kv, blocks = paged.allocate(model_config, memory.num_blocks, config.block_size, kv_dtype)
     logits, best = native_builder(model_config.architecture)(checkpoint, quantization, program, kv)
-    swap = _swap_blocks(blocks, config, device, memory)
-    capacity = KVCapacity(memory.num_blocks, config.block_size, blocks.bytes_per_block, swap.num_blocks)
-    return NativeForward(program, logits, best, swap, capacity, num_threads), memory.notes
+    host = _host_blocks(blocks, config, device, memory)
+    capacity = KVCapacity(memory.num_blocks, config.block_size, blocks.bytes_per_block, host.num_blocks)
+    return NativeForward(program, logits, best, host, capacity, num_threads), plan_notes(memory)
 
 
-def _swap_blocks(kv: BlockStore, config: RuntimeConfig, device: torch.device, memory: MemoryPlan) -> HostBlocks:
+def _host_blocks(kv: BlockStore, config: RuntimeConfig, device: torch.device, memory: MemoryPlan) -> HostBlocks:
     file = None if config.swap_file is None else Path(config.swap_file)  # a program may have given a string
-    return HostBlocks(kv, memory.num_swap_blocks, device, file)
+    return HostBlocks(kv, memory.num_host_blocks, device, file)

@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from inflight.runtime.config import RuntimeConfig
-from inflight.runtime.memory_plan import Demand, native_demand, torch_demand
+from inflight.runtime.memory_demand import Demand, native_demand, torch_demand
 from inflight.runtime.models.base import Checkpoint
 
 CGROUP = Path("/sys/fs/cgroup")

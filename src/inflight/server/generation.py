@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from inflight.core.errors import Reason, Rejected
 from inflight.core.output import FinishReason
 from inflight.core.request import Request, SamplingParams, TokenId
 from inflight.engine.client import EngineClient
@@ -69,7 +70,15 @@ def new_call(
         )
         request.check_token_ids(shared.client.info.vocab_size)
         requests.append(request)
-    return Call(call_id, tuple(requests))
+    call = Call(call_id, tuple(requests))
+    limit = shared.client.info.max_num_waiting_seqs
+    if limit is not None and call.num_choices > limit:  # no later try would find more room
+        raise Rejected(
+            Reason.INVALID,
+            f"{call.num_choices} sequences were asked for in one call, and no more than {limit} may wait",
+            "prompt" if len(requests) > 1 else "n",
+        )
+    return call
 
 
 async def run(client: EngineClient, call: Call, metrics: PrometheusMetrics) -> AsyncGenerator[IndexedDelta, None]:

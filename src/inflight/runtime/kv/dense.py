@@ -6,11 +6,6 @@ import torch
 from torch import Tensor
 
 
-def bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Keys and values of one token in all layers. It counts KV heads, which grouped queries share."""
-    return num_layers * 2 * num_kv_heads * head_dim * dtype.itemsize
-
-
 class DenseKV:
     """One tensor per side, ``[num_layers, num_kv_heads, num_slots + 1, head_dim]``; see ``kv/base.py``.
 
@@ -31,7 +26,7 @@ class DenseKV:
         self.block_size = block_size
         self.num_kv_heads = num_kv_heads
         self.head_dim = head_dim
-        self.bytes_per_block = block_size * bytes_per_token(num_layers, num_kv_heads, head_dim, dtype)
+        self.bytes_per_block = block_size * num_layers * 2 * num_kv_heads * head_dim * dtype.itemsize
         self.null_slot = num_blocks * block_size
         shape = (num_layers, num_kv_heads, self.null_slot + 1, head_dim)
         self._k = torch.empty(shape, dtype=dtype, device=device)
