@@ -49,8 +49,8 @@ class OnModel:
 
     def __init__(self, runtime: RuntimeConfig, config: ContinuousConfig) -> None:
         files = resolve(None)
-        step_of = partial(largest_step, config, runtime.block_size)
-        self.executor: ModelExecutor = load_executor(files.path, runtime, step_of)
+        steps = partial(largest_step, config, runtime.block_size)
+        self.executor: ModelExecutor = load_executor(files.path, runtime, steps)
         self.vocab_size = self.executor.model_config.vocab_size
         self._name = files.name
         self._tokenizer = Tokenizer.load(files.path)

@@ -61,7 +61,7 @@ def test_products(setup: Setup, format: str) -> None:
     assert gate_up.working_set_bytes == kernels.weight_bytes(kind, 2 * 192, 128)
 
 
-@pytest.mark.parametrize("format", ["FLOAT32", "BFLOAT16", "INT8"])
+@pytest.mark.parametrize("format", ["FLOAT32", "BFLOAT16", "INT8", "INT4"])
 def test_attention(setup: Setup, format: str) -> None:
     decode, prefill = attention(setup, format, decodes=((3, 40),), chunks=((20, 16),))
     assert (decode.kernel, decode.num_rows, decode.fp32_operations) == ("attention decode", 3, 4 * 3 * 40 * 4 * 64)

@@ -1,4 +1,7 @@
-"""The laws that hold of every scheduler, and the plain account of a world that they are checked against."""
+"""The laws that hold of every scheduler, and the plain account of a world that they are checked against.
+
+A law is an ``assert`` whose message begins with its name.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,6 @@ from inflight.core.request import Request, SeqId
 from inflight.core.scheduler import Scheduler
 from inflight.schedulers.registry import make_scheduler
 from laws.world import World
-
-
-class BrokenLaw(AssertionError):
-    """A law does not hold in a world."""
-
-
-def require(holds: bool, law: str, message: str) -> None:
-    if not holds:
-        raise BrokenLaw(f"{law}: {message}")
 
 
 class Account:
@@ -62,16 +56,19 @@ class Account:
         """Hand a request over; its choices if it was accepted."""
         too_long = len(request.prompt_token_ids) + (request.sampling.max_tokens or 1) > self.world.max_num_tokens
         stats = self.scheduler.stats()
+        refusal: Rejected | None = None
         try:
             self.scheduler.add(request, now_s)
         except Rejected as rejected:
+            refusal = rejected
+        if refusal is not None:
             full = self.world.config.max_num_waiting_seqs
             expected = too_long or (full is not None and stats.num_waiting_seqs + request.sampling.n > full)
-            require(expected, "L5", f"{request.request_id} was refused without need: {rejected}")
-            require(too_long == (rejected.reason is Reason.CONTEXT_LENGTH), "L5", "refused for another reason")
+            assert expected, f"L5: {request.request_id} was refused without need: {refusal}"
+            assert too_long == (refusal.reason is Reason.CONTEXT_LENGTH), "L5: refused for another reason"
             self.fates["rejected"] += 1
             return ()
-        require(not too_long, "L5", f"{request.request_id} can never finish and was accepted")
+        assert not too_long, f"L5: {request.request_id} can never finish and was accepted"
         self.live[request.request_id] = request
         self.fate_of[request.request_id] = set()
         choices = tuple((request.request_id, choice) for choice in range(request.sampling.n))
@@ -123,37 +120,37 @@ class Account:
         blocks: set[int] = set()
         for row in output.scheduled:
             table = row.block_table
-            require(blocks & set(table) <= set(shared), "L2", f"{row.seq_id} shares a block")
-            require(len(set(table)) == len(table), "L2", "a block twice in one table")
+            assert blocks & set(table) <= set(shared), f"L2: {row.seq_id} shares a block"
+            assert len(set(table)) == len(table), "L2: a block twice in one table"
             if world.config.kv_allocator == "contiguous":
                 whole = tuple(range(table[0], table[0] + world.blocks_of(world.config.max_model_len)))
-                require(table == whole, "L2", f"{row.seq_id}: {table} is not one piece")
+                assert table == whole, f"L2: {row.seq_id}: {table} is not one piece"
             blocks |= set(table)
         scratch = set(range(world.num_blocks - world.num_scratch, world.num_blocks))
-        require(not blocks & scratch, "L2", f"scratch blocks in a table: {blocks & scratch}")
-        require(set(output.scratch_table) <= scratch, "L2", f"{output.scratch_table} are not all scratch blocks")
-        require(len(set(output.scratch_table)) == len(output.scratch_table), "L2", "a scratch block twice")
+        assert not blocks & scratch, f"L2: scratch blocks in a table: {blocks & scratch}"
+        assert set(output.scratch_table) <= scratch, f"L2: {output.scratch_table} are not all scratch blocks"
+        assert len(set(output.scratch_table)) == len(output.scratch_table), "L2: a scratch block twice"
 
     def check_books(self, num_needed: int, num_allowed: int) -> None:
         """L1, L6, L10. The blocks that are held are at least ``num_needed`` and at most ``num_allowed``."""
         stats = self.scheduler.stats()
         for fate in ("finished", "aborted", "rejected", "failed"):
             counted = getattr(stats, fate)
-            require(counted == self.fates[fate], "L6", f"{counted} {fate}, should be {self.fates[fate]}")
-        require(stats.live == len(self.live), "L6", f"{stats.live} live, should be {len(self.live)}")
+            assert counted == self.fates[fate], f"L6: {counted} {fate}, should be {self.fates[fate]}"
+        assert stats.live == len(self.live), f"L6: {stats.live} live, should be {len(self.live)}"
         num_ended = stats.finished + stats.aborted + stats.rejected + stats.failed
-        require(stats.received == num_ended + stats.live, "L6", "requests are not conserved")
+        assert stats.received == num_ended + stats.live, "L6: requests are not conserved"
         num_held = stats.num_blocks - stats.num_free_blocks
-        require(num_needed <= num_held <= num_allowed, "L1", f"{num_held} blocks held, {num_needed} needed")
+        assert num_needed <= num_held <= num_allowed, f"L1: {num_held} blocks held, {num_needed} needed"
         for move in self.scheduler.transitions():
-            require(self.status[move.seq_id] is move.before, "L10", f"{move} does not follow")
+            assert self.status[move.seq_id] is move.before, f"L10: {move} does not follow"
             check_move(move.seq_id, move.before, move.after)
             self.status[move.seq_id] = move.after
 
     def check_empty(self, probe: str) -> None:
         """L11: nothing is left behind once ``probe``, the last caller, has been served."""
         stats = self.scheduler.stats()
-        require(self.executor.known == {(probe, 0)}, "L11", f"the executor remembers {self.executor.known}")
-        require(stats.num_free_blocks == stats.num_blocks, "L11", "blocks are still held")
-        require(stats.num_free_host_blocks == stats.num_host_blocks, "L11", "host blocks are still held")
-        require(stats.num_running_seqs == stats.num_waiting_seqs == stats.live == 0, "L11", "rows are left")
+        assert self.executor.known == {(probe, 0)}, f"L11: the executor remembers {self.executor.known}"
+        assert stats.num_free_blocks == stats.num_blocks, "L11: blocks are still held"
+        assert stats.num_free_host_blocks == stats.num_host_blocks, "L11: host blocks are still held"
+        assert stats.num_running_seqs == stats.num_waiting_seqs == stats.live == 0, "L11: rows are left"

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from inflight.core.request import SeqId
-from laws.account import require
 from laws.world import World
 
 
@@ -38,13 +37,13 @@ class AdmissionLaw:
         reserved = sum(self.world.num_held_for(size.limit - 1) for size in sizes.values())
         match self.config.admission:
             case "watermark" if reserved > self.num_blocks:
-                require(not self.is_paused, "L5", f"{seq_id} entered in the pause after a preemption")
-                require(now <= self.config.watermark_high * self.num_blocks, "L5", f"{seq_id} entered above the mark")
+                assert not self.is_paused, f"L5: {seq_id} entered in the pause after a preemption"
+                assert now <= self.config.watermark_high * self.num_blocks, f"L5: {seq_id} entered above the mark"
             case "future-peak":
                 peak = max(self.num_needed(sizes, num_steps) for num_steps in range(self.config.max_model_len))
-                require(peak <= self.num_blocks, "L5", f"{seq_id} entered, {peak} blocks will be needed")
+                assert peak <= self.num_blocks, f"L5: {seq_id} entered, {peak} blocks will be needed"
             case "reserve-all":
-                require(reserved <= self.num_blocks, "L5", f"{seq_id} entered, {reserved} blocks are reserved")
+                assert reserved <= self.num_blocks, f"L5: {seq_id} entered, {reserved} blocks are reserved"
 
     def num_needed(self, sizes: Mapping[SeqId, Size], num_steps: int) -> int:
         """Blocks that all rows need after so many more steps, if each of them runs as long as it may."""

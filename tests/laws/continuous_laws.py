@@ -10,7 +10,7 @@ from inflight.core.errors import StepFailed
 from inflight.core.output import FinishReason, Idle, SchedulerOutput, StepResult
 from inflight.core.request import Request, SamplingParams, SeqId
 from inflight.schedulers.config import ContinuousConfig
-from laws.account import Account, require
+from laws.account import Account
 from laws.kv_account import KVAccount, weak_digest
 from laws.order_law import OrderLaw
 from laws.world import World
@@ -35,7 +35,7 @@ def play_continuous(world: World) -> ContinuousReport:
     while step <= world.last_event or play.account.live:
         play.turn(step)
         step += 1
-        require(step <= play.step_bound, "L5", f"not finished after {step} turns")
+        assert step <= play.step_bound, f"L5: not finished after {step} turns"
     play.epilogue(step)
     return play.report
 
@@ -77,8 +77,8 @@ class _Play:
         output = self.scheduler.schedule("main", now_s)
         self.scheduler.check()
         if isinstance(output, Idle):
-            require(not self.account.open, "L12", f"idle while {sorted(self.account.open)} could run")
-            require(output.wake_at_s is None, "L12", "nothing will change by itself")
+            assert not self.account.open, f"L12: idle while {sorted(self.account.open)} could run"
+            assert output.wake_at_s is None, "L12: nothing will change by itself"
             self.abort(step, mid_step=True, now_s=now_s)
             return
         self.report.outputs.append(output)
@@ -137,13 +137,13 @@ class _Play:
     def check_output(self, output: SchedulerOutput) -> None:
         config = self.config
         rows = output.scheduled
-        require(bool(rows), "L12", "a step without rows")
-        require(output.num_tokens <= config.max_num_batched_tokens, "L4", "token budget exceeded")
-        require(len(rows) <= config.max_num_seqs, "L4", "seat budget exceeded")
-        require(output.num_computed_tokens == output.num_tokens, "L4", "a pad or a dead row")
+        assert rows, "L12: a step without rows"
+        assert output.num_tokens <= config.max_num_batched_tokens, "L4: token budget exceeded"
+        assert len(rows) <= config.max_num_seqs, "L4: seat budget exceeded"
+        assert output.num_computed_tokens == output.num_tokens, "L4: a pad or a dead row"
         scheduled = {row.seq_id for row in rows}
-        require(len(scheduled) == len(rows), "L4", "a row twice in one step")
-        require(not scheduled & set(output.preempted), "L4", "a row both scheduled and preempted")
+        assert len(scheduled) == len(rows), "L4: a row twice in one step"
+        assert not scheduled & set(output.preempted), "L4: a row both scheduled and preempted"
         entering = self.order.check(output)
         self.retrying -= set(output.preempted)
         self.memory.begin(output, entering)
@@ -152,19 +152,21 @@ class _Play:
         for row in rows:
             start, end = row.start, row.start + len(row.token_ids)
             known = self.known_tokens(row.seq_id)
-            require(list(row.token_ids) == known[start:end], "L3", f"{row.seq_id} runs other tokens than it has")
-            require(bool(row.token_ids), "L3", "a row without tokens")
-            require(len(row.block_table) * self.world.block_size >= end, "L3", f"{row.seq_id}: table too short")
-            require(row.num_logits == (end == len(known)), "L3", f"{row.seq_id}: logits at the wrong place")
+            assert list(row.token_ids) == known[start:end], f"L3: {row.seq_id} runs other tokens than it has"
+            assert row.token_ids, "L3: a row without tokens"
+            assert len(row.block_table) * self.world.block_size >= end, f"L3: {row.seq_id}: table too short"
+            assert row.num_logits == (end == len(known)), f"L3: {row.seq_id}: logits at the wrong place"
             num_partial += end < len(known)
         self.report.num_split_prompts += num_partial
         if self.retrying:
-            require(len(rows) == 1 and scheduled <= self.retrying, "L12", "a failed row must be tried alone")
+            assert len(rows) == 1, "L12: a failed row must be tried alone"
+            assert scheduled <= self.retrying, "L12: a failed row must be tried alone"
         else:
-            require(scheduled == self.stored.keys(), "L12", "a running row was left out of a step")
+            assert scheduled == self.stored.keys(), "L12: a running row was left out of a step"
             if num_partial and not output.preempted:
+                assert config.enable_chunked_prefill, "L12: a prompt was split"
                 full = output.num_tokens == config.max_num_batched_tokens
-                require(full and config.enable_chunked_prefill, "L12", "a prompt was split without need")
+                assert full, "L12: a prompt was split without need"
 
     def known_tokens(self, seq_id: SeqId) -> list[int]:
         return [*self.account.live[seq_id[0]].prompt_token_ids, *self.tokens[seq_id]]
@@ -191,24 +193,24 @@ class _Play:
             event = events.pop(row.seq_id, None)
             if event is not None:
                 num_cached = self.memory.num_cached_tokens[row.seq_id]
-                require(event.num_cached_tokens == num_cached, "L3", f"{event}, should be {num_cached} cached tokens")
+                assert event.num_cached_tokens == num_cached, f"L3: {event}, should be {num_cached} cached tokens"
             if row.seq_id[0] in self.abort_asked:
-                require(event is None, "L11", f"{row.seq_id} was aborted and got an event")
+                assert event is None, f"L11: {row.seq_id} was aborted and got an event"
                 self.end(row.seq_id, "aborted")
             elif (step_failed and row.seq_id in self.retrying) or row.seq_id in blotted:
                 ended = event is not None and event.finish_reason is FinishReason.ERROR and not event.tokens
-                require(ended, "L6", f"{row.seq_id} failed and its caller was not told")
+                assert ended, f"L6: {row.seq_id} failed and its caller was not told"
                 self.end(row.seq_id, "failed")
             elif step_failed:
-                require(event is None, "L8", f"{row.seq_id} got tokens from a failed step")
+                assert event is None, f"L8: {row.seq_id} got tokens from a failed step"
                 self.retrying.add(row.seq_id)
             else:
                 self.retrying.discard(row.seq_id)
                 self.memory.ran(row)
-                require((event is not None) == bool(row.num_logits), "L8", "an event without logits, or none with")
+                assert (event is not None) == bool(row.num_logits), "L8: an event without logits, or none with"
                 if event is not None:
                     self.take(event)
-        require(not events, "L8", f"events for rows that did not run: {events}")
+        assert not events, f"L8: events for rows that did not run: {events}"
 
     def take(self, event) -> None:
         seq_id = event.seq_id
@@ -216,11 +218,11 @@ class _Play:
         self.tokens[seq_id] += [token.token_id for token in event.tokens]
         wanted = self.wanted[seq_id]
         got = self.tokens[seq_id]
-        require(got == wanted[: len(got)], "L8", f"{seq_id}: {got} is not how {wanted} begins")
-        require((event.finish_reason is not None) == (len(got) == len(wanted)), "L8", f"{seq_id}: wrong end")
+        assert got == wanted[: len(got)], f"L8: {seq_id}: {got} is not how {wanted} begins"
+        assert (event.finish_reason is not None) == (len(got) == len(wanted)), f"L8: {seq_id}: wrong end"
         if event.finish_reason is not None:
             reason = self.account.finish_reason(request, got)
-            require(event.finish_reason is reason, "L8", f"{seq_id}: wrong finish reason")
+            assert event.finish_reason is reason, f"L8: {seq_id}: wrong finish reason"
             self.end(seq_id, "finished")
 
     def end(self, seq_id: SeqId, fate: str) -> None:

@@ -74,9 +74,12 @@ def reuse_world(rng: random.Random) -> World:
     world = continuous_world(rng)
     prefix_cache = rng.choice(["none", "hash", "radix"])
     config = with_admission(rng, world.config)
-    if rng.random() < 0.3:
-        config = replace(config, max_num_seqs=9, max_num_batched_tokens=config.max_num_batched_tokens + 9)
-        world = replace(world, num_blocks=world.num_blocks * 2)  # a crowd of rows that are short beside the memory
+    if rng.random() < 0.3:  # a crowd of rows that are short beside the memory: some run on when others were preempted
+        admission, watermark_low = rng.choice([(config.admission, config.watermark_low), ("watermark", 0.0)])
+        num_tokens = config.max_num_batched_tokens + 9
+        config = replace(config, max_num_seqs=9, max_num_batched_tokens=num_tokens)
+        config = replace(config, admission=admission, watermark_low=watermark_low)
+        world = replace(world, num_blocks=world.num_blocks * 2)
     config = replace(
         config,
         enable_prefix_caching=True,

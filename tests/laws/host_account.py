@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from inflight.core.output import BlockCopy, ScheduledSequence, SchedulerOutput
 from inflight.core.request import SeqId
-from laws.account import require
 from laws.world import World
 
 
@@ -38,15 +37,15 @@ class HostAccount:
         """A row has to go; ``out`` are the copies that nobody has claimed yet."""
         num = self.world.blocks_of(num_tokens)
         room = self.num_blocks - len(self.held) >= num
-        require(not swapped or (room and self.mode != "recompute"), "L3", f"{seq_id} cannot have been swapped out")
-        require(swapped or not room or self.mode != "swap", "L3", f"{seq_id} lost its KV and there was room for it")
+        assert not swapped or (room and self.mode != "recompute"), f"L3: {seq_id} cannot have been swapped out"
+        assert swapped or not room or self.mode != "swap", f"L3: {seq_id} lost its KV and there was room for it"
         self.counts[("swapped out" if swapped else "recomputed") + " by auto" * (self.mode == "auto" and room)] += 1
         if swapped:
             copies = [copy for _, copy in zip(range(num), out, strict=False)]
-            require([copy.block for copy in copies] == table[:num], "L3", f"{seq_id} is swapped out by {copies}")
+            assert [copy.block for copy in copies] == table[:num], f"L3: {seq_id} is swapped out by {copies}"
             targets = [copy.host_block for copy in copies]
             free = len(set(targets) - self.held) == num
-            require(free, "L2", f"{seq_id} goes to host blocks that are not free: {copies}")
+            assert free, f"L2: {seq_id} goes to host blocks that are not free: {copies}"
             self.stored[seq_id] = Stored(targets, num_tokens)
             self.counts["blocks swapped out"] += num
 
@@ -69,7 +68,7 @@ class HostAccount:
     def check_incoming(self, output: SchedulerOutput) -> None:
         told = sorted(copy for copy in output.copies if not copy.to_host)
         wanted = sorted(copy for seq_id in self.coming_in(output) for copy in self.stored[seq_id].copies)
-        require(told == wanted, "L3", f"copies {told} come in, should be {wanted}")
+        assert told == wanted, f"L3: copies {told} come in, should be {wanted}"
 
     def lost(self, output: SchedulerOutput) -> None:
         """The step failed: what it should have swapped out is computed again."""

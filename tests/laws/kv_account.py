@@ -12,7 +12,6 @@ from typing import Protocol
 
 from inflight.core.output import ScheduledSequence, SchedulerOutput, SchedulerStats
 from inflight.core.request import SeqId
-from laws.account import require
 from laws.admission_law import AdmissionLaw, Size
 from laws.host_account import HostAccount
 from laws.world import World
@@ -74,18 +73,18 @@ class KVAccount:
         self.now += 1
         outgoing = (copy for copy in output.copies if copy.to_host)
         for seq_id in output.preempted:
-            require(self.config.admission != "reserve-all", "L5", f"{seq_id} was preempted, all it needs was reserved")
+            assert self.config.admission != "reserve-all", f"L5: {seq_id} was preempted, all it needs was reserved"
             self.admission.on_preemption()
             swapped = seq_id in output.swapped_out
             self.host.preempt(seq_id, self.stored[seq_id], self.tables[seq_id], swapped, outgoing)
             self.release(seq_id)
-        require(set(output.swapped_out) <= set(output.preempted), "L3", "swapped out but not preempted")
-        require(next(outgoing, None) is None, "L2", "a block is copied out for nobody")
+        assert set(output.swapped_out) <= set(output.preempted), "L3: swapped out but not preempted"
+        assert next(outgoing, None) is None, "L2: a block is copied out for nobody"
         evicted: list[tuple[int, int]] = []
         for row in output.scheduled:
             if row.seq_id in entering:
                 self.enter(row)
-            require(row.start == self.stored[row.seq_id], "L3", f"{row.seq_id} starts at {row.start}")
+            assert row.start == self.stored[row.seq_id], f"L3: {row.seq_id} starts at {row.start}"
             evicted += self.grow(row)
         self.host.check_incoming(output)
         self.check_evictions(evicted, bool(output.preempted))
@@ -101,8 +100,8 @@ class KVAccount:
         while len(found) < limit and (block := self.findable.get(self.beginning(seq_id, len(found) + 1))) is not None:
             found.append(block)
         start = max(len(found) * size, self.host.num_tokens(seq_id))
-        require(row.start == start, "L3", f"{seq_id} enters at {row.start}, {start} can be reused")
-        require(list(row.block_table[: len(found)]) == found, "L2", f"{seq_id}: {found} hold how it begins")
+        assert row.start == start, f"L3: {seq_id} enters at {row.start}, {start} can be reused"
+        assert list(row.block_table[: len(found)]) == found, f"L2: {seq_id}: {found} hold how it begins"
         self.counts["hits"] += bool(found)
         self.counts["hits on blocks that others hold"] += any(self.holders[block] for block in found)
         self.counts["hits of all but the last block"] += self.beginning(seq_id, limit + 1) in self.findable
@@ -127,11 +126,11 @@ class KVAccount:
         """A table keeps what it has, and takes blocks that nobody holds; those given up for it, and since when free."""
         table, end = self.tables[row.seq_id], row.start + len(row.token_ids)
         num = max(len(table), self.world.num_held_for(end))
-        require(list(row.block_table[: len(table)]) == table, "L3", f"{row.seq_id}: {table} became {row.block_table}")
-        require(len(row.block_table) == num, "L3", f"{row.seq_id}: {len(row.block_table)} blocks, {num} needed")
+        assert list(row.block_table[: len(table)]) == table, f"L3: {row.seq_id}: {table} became {row.block_table}"
+        assert len(row.block_table) == num, f"L3: {row.seq_id}: {len(row.block_table)} blocks, {num} needed"
         evicted = []
         for block in row.block_table[len(table) :]:
-            require(not self.holders[block], "L2", f"{row.seq_id} takes block {block}, which others hold")
+            assert not self.holders[block], f"L2: {row.seq_id} takes block {block}, which others hold"
             if block in self.beginnings:
                 salt, tokens = beginning = self.beginnings.pop(block)
                 del self.findable[beginning]
@@ -139,7 +138,7 @@ class KVAccount:
                 next_end = len(tokens) + self.world.block_size
                 after = [one for one in self.findable if one[0] == salt and len(one[1]) == next_end]
                 orphans = [one for one in after if one[1][: len(tokens)] == tokens]
-                require(not orphans, "L3", f"block {block} was given up before those that follow on it")
+                assert not orphans, f"L3: block {block} was given up before those that follow on it"
             self.hold(block)
             table.append(block)
         return evicted
@@ -147,8 +146,8 @@ class KVAccount:
     def check_evictions(self, evicted: list[tuple[int, int]], others_left: bool) -> None:
         for block, since in evicted:
             older = [one for one, moment in self.released_at.items() if moment < since]
-            require(not older, "L1", f"block {block} was given up, {older} have not been used for longer")
-        require(not evicted or others_left or not self.num_empty_blocks, "L1", "given up though blocks are empty")
+            assert not older, f"L1: block {block} was given up, {older} have not been used for longer"
+        assert not evicted or others_left or not self.num_empty_blocks, "L1: given up though blocks are empty"
 
     def check_writes(self, output: SchedulerOutput) -> None:
         """L2: what is written belongs to one table, and what can be found is never written."""
@@ -156,7 +155,7 @@ class KVAccount:
             first, end = row.start // self.world.block_size, self.world.blocks_of(row.start + len(row.token_ids))
             for block in row.block_table[first:end]:
                 alone = self.holders[block] == 1 and block not in self.beginnings
-                require(alone, "L2", f"{row.seq_id} writes block {block}, which is not its own")
+                assert alone, f"L2: {row.seq_id} writes block {block}, which is not its own"
 
     # -- what became of it ---------------------------------------------------------------------------------------
 
@@ -236,7 +235,7 @@ class KVAccount:
         self.admission.see(self.num_held_blocks, len(self.tables))
         told = {name: getattr(stats, name) for name in expected}
         wrong = {name: (told[name], value) for name, value in expected.items() if told[name] != value}
-        require(not wrong, "L1", f"told, and true: {wrong}")
+        assert not wrong, f"L1: told, and true: {wrong}"
 
     def nobodys(self) -> tuple[list[int], list[int]]:
         """Blocks that nobody may count on, here and in the host tier."""

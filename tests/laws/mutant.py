@@ -12,3 +12,4 @@ class Mutant:
     before: str  # occurs exactly once in the file
     after: str
     family: str = "continuous"  # whose worlds are played
+    caught_by: str = ""  # the law that must catch it; else any one

@@ -25,10 +25,13 @@ MUTANTS = CONTINUOUS_MUTANTS + REUSE_MUTANTS + REQUEST_LEVEL_MUTANTS
 
 
 def caught_by_worlds(mutant: Mutant, folder: Path) -> str:
-    """Apply a mutant to a copy of the source and play worlds on it; returns what they printed."""
-    copy = folder / "inflight"
-    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    file = copy / mutant.file
+    """Apply a mutant to a copy of its package and play worlds on it; returns what they printed."""
+    copy, file = folder / "inflight", folder / "inflight" / mutant.file
+    copy.mkdir()
+    for part in SOURCE.iterdir():  # all but the mutant's package are links, so that Python need not compile them again
+        if part != (SOURCE / mutant.file).parent:
+            (copy / part.name).symlink_to(part)
+    shutil.copytree((SOURCE / mutant.file).parent, file.parent, ignore=shutil.ignore_patterns("__pycache__"))
     source = file.read_text()
     if source.count(mutant.before) != 1:
         raise ValueError(f"{mutant.name}: its text occurs {source.count(mutant.before)} times in {mutant.file}")

@@ -8,7 +8,7 @@ from inflight.core.output import SchedulerOutput
 from inflight.core.request import SeqId
 from inflight.schedulers.admission import NUM_HEADROOM_TOKENS
 from inflight.schedulers.config import ContinuousConfig
-from laws.account import Account, require
+from laws.account import Account
 from laws.kv_account import KVAccount
 
 
@@ -34,26 +34,26 @@ class OrderLaw:
     def check_victims(self, output: SchedulerOutput, running: dict[SeqId, int]) -> None:
         """L5, L9: the last of the order have to go, but nobody for ever, and not right after others came in."""
         for seq_id in output.preempted:
-            require(seq_id in running, "L10", f"{seq_id} preempted but was not running")
+            assert seq_id in running, f"L10: {seq_id} preempted but was not running"
             self.preemptions[seq_id] += 1
             num = self.preemptions[seq_id]
-            require(num <= self.config.max_preemptions, "L5", f"{seq_id} preempted {num} times")
+            assert num <= self.config.max_preemptions, f"L5: {seq_id} preempted {num} times"
         first = min(self.keys[seq_id] for seq_id in output.preempted)
         for seq_id in running.keys() - set(output.preempted):
             spared = self.preemptions[seq_id] >= self.config.max_preemptions
-            require(spared or self.keys[seq_id] < first, "L9", f"{output.preempted} had to go, {seq_id} stayed")
+            assert spared or self.keys[seq_id] < first, f"L9: {output.preempted} had to go, {seq_id} stayed"
         too_soon = output.step - self.last_admission <= NUM_HEADROOM_TOKENS
-        require(not too_soon, "L5", "an admission forced a preemption within two steps")
+        assert not too_soon, "L5: an admission forced a preemption within two steps"
 
     def check_fairness(self, output: SchedulerOutput, entering: set[SeqId], running: dict[SeqId, int]) -> None:
         """L9: nobody is overtaken, but a choice whose siblings are about to compute what it will share."""
         computed = running | {row.seq_id: row.start for row in output.scheduled if row.seq_id in entering}
         waiting = self.account.open - running.keys() - entering
         for seq_id in entering:
-            require(not self.is_held_back(seq_id, running, computed), "L9", f"{seq_id} entered before it could share")
+            assert not self.is_held_back(seq_id, running, computed), f"L9: {seq_id} entered before it could share"
             for other in waiting:
                 if self.keys[other] < self.keys[seq_id]:
-                    require(self.is_held_back(other, running, computed), "L9", f"{seq_id} overtook {other}")
+                    assert self.is_held_back(other, running, computed), f"L9: {seq_id} overtook {other}"
                     self.memory.counts["overtaken siblings"] += 1
 
     def is_held_back(self, seq_id: SeqId, running: dict[SeqId, int], computed: dict[SeqId, int]) -> bool:

@@ -15,7 +15,6 @@ from inflight.core.output import FinishReason, Idle, SampledToken, SchedulerOutp
 from inflight.core.request import Request, SamplingParams
 from inflight.metrics.ledger import Ledger
 from inflight.schedulers.config import RequestLevelConfig
-from laws.account import require
 from laws.gang import Gang, RequestLevelReport
 from laws.worlds import TICKS_PER_S, Abort, World
 
@@ -67,17 +66,17 @@ class _Play:
             self.scheduler.check()
             if isinstance(output, SchedulerOutput):
                 self.step(output)
-                require(self.num_steps <= self.step_bound, "L5", f"not finished after {self.num_steps} steps")
+                assert self.num_steps <= self.step_bound, f"L5: not finished after {self.num_steps} steps"
                 continue
             self.check_idle(output)
             if not self.events and not self.gang.open:
                 return
             num_idle += 1
-            require(num_idle <= self.idle_bound, "L5", "it wakes and wakes")
+            assert num_idle <= self.idle_bound, "L5: it wakes and wakes"
             next_event = self.events[0][0] if self.events else math.inf
             wake = math.inf if output.wake_at_s is None else output.wake_at_s * TICKS_PER_S
-            require(min(next_event, wake) < math.inf, "L5", f"{sorted(self.gang.open)} wait for ever")
-            require(min(next_event, wake) > self.now, "L12", "idle until now")
+            assert min(next_event, wake) < math.inf, f"L5: {sorted(self.gang.open)} wait for ever"
+            assert min(next_event, wake) > self.now, "L12: idle until now"
             self.now = int(min(next_event, wake))
 
     def step(self, output: SchedulerOutput) -> None:
@@ -94,7 +93,7 @@ class _Play:
         try:
             result = self.gang.executor.execute(output)
             num_computed = result.num_computed_tokens
-            require(num_computed == output.num_computed_tokens, "L4", f"{num_computed} tokens were computed")
+            assert num_computed == output.num_computed_tokens, f"L4: {num_computed} tokens were computed"
         except StepFailed as failure:
             result = failure
         self.now = end
@@ -121,51 +120,51 @@ class _Play:
     # -- the laws ------------------------------------------------------------------------------------------------
 
     def check_idle(self, output: Idle) -> None:
-        require(not self.gang.seats, "L12", "idle while a batch runs")
+        assert not self.gang.seats, "L12: idle while a batch runs"
         start_s = self.law.next_batch(self.gang.waiting.values(), self.gang.free_s).start_s
-        require(start_s > self.now_s, "window", f"idle at {self.now_s}, a batch must leave at {start_s}")
+        assert start_s > self.now_s, f"window: idle at {self.now_s}, a batch must leave at {start_s}"
         wake_at_s = None if start_s == math.inf else start_s
-        require(output.wake_at_s == wake_at_s, "window", f"it will wake at {output.wake_at_s}, not at {wake_at_s}")
+        assert output.wake_at_s == wake_at_s, f"window: it will wake at {output.wake_at_s}, not at {wake_at_s}"
 
     def leave(self, output: SchedulerOutput) -> None:
         """A batch leaves: at the right time, with the right rows."""
         start_s, rows, why = self.law.next_batch(self.gang.waiting.values(), self.gang.free_s)
         found = [row.seq_id for row in output.scheduled]
-        require(start_s == self.now_s, "window", f"{found} left at {self.now_s}, {rows} must leave at {start_s}")
-        require(found == rows, "window", f"{found} left, {rows} must leave")
+        assert start_s == self.now_s, f"window: {found} left at {self.now_s}, {rows} must leave at {start_s}"
+        assert found == rows, f"window: {found} left, {rows} must leave"
         self.report.batches[why] += 1
         self.gang.sit_down(rows)
 
     def check_output(self, output: SchedulerOutput) -> None:
         rows, running = output.scheduled, self.gang.running
         self.gang.check_tables(output)
-        require(output.preempted == (), "L10", "nobody is preempted here")
+        assert output.preempted == (), "L10: nobody is preempted here"
         seats = [seat for seat in running if seat.retries][:1] or running
         expected, found = [seat.seq_id for seat in seats], [row.seq_id for row in rows]
-        require(found == expected, "L12", f"{found} run, {expected} must")
+        assert found == expected, f"L12: {found} run, {expected} must"
         for row, seat in zip(rows, seats, strict=True):
             end = seat.num_prompt + seat.num_got
-            require(row.start == seat.num_stored, "L3", f"{row.seq_id} starts at {row.start}")
-            require(list(row.token_ids) == seat.known[row.start :], "L3", f"{row.seq_id} runs other tokens than it has")
-            require(len(row.block_table) == self.world.num_held_for(end), "L3", f"{row.seq_id}: blocks for {end}")
-            require(row.num_logits == 1, "L3", f"{row.seq_id}: no logits")
+            assert row.start == seat.num_stored, f"L3: {row.seq_id} starts at {row.start}"
+            assert list(row.token_ids) == seat.known[row.start :], f"L3: {row.seq_id} runs other tokens than it has"
+            assert len(row.block_table) == self.world.num_held_for(end), f"L3: {row.seq_id}: blocks for {end}"
+            assert row.num_logits == 1, f"L3: {row.seq_id}: no logits"
             seat.num_covered = end
         if seats[0].retries or not self.config.padding:
-            require((output.padded_to, output.dead, output.scratch_table) == (None, (), ()), "padding", "none expected")
+            assert (output.padded_to, output.dead, output.scratch_table) == (None, (), ()), "padding: none expected"
             return
         longest = max(len(row.token_ids) for row in rows)
-        require(output.padded_to == longest, "padding", f"padded to {output.padded_to}, the longest is {longest}")
+        assert output.padded_to == longest, f"padding: padded to {output.padded_to}, the longest is {longest}"
         # Rows of a batch start together: each is as many tokens past its prompt as the others.
         num_got = {seat.num_got for seat in seats}
-        require(len(num_got) == 1, "padding", f"rows that are {num_got} tokens past their prompts")
+        assert len(num_got) == 1, f"padding: rows that are {num_got} tokens past their prompts"
         ended = [seat for seat in self.gang.seats if seat.fate is not None]
         last = self.config.max_model_len - longest
         dead = [(seat.seq_id, min(seat.num_prompt + max(num_got) - 1, last)) for seat in ended]
-        require(list(output.dead) == dead, "padding", f"dead rows {output.dead}, must be {dead}")
+        assert list(output.dead) == dead, f"padding: dead rows {output.dead}, must be {dead}"
         num_pads = [longest - len(row.token_ids) for row in rows]
         num_scratch = max(max(num_pads), *(start + longest for _, start in dead), 0)
         num_blocks = self.world.blocks_of(num_scratch)
-        require(len(output.scratch_table) == num_blocks, "padding", f"scratch of {num_blocks} blocks needed")
+        assert len(output.scratch_table) == num_blocks, f"padding: scratch of {num_blocks} blocks needed"
         self.report.num_pads += sum(num_pads)
         self.report.num_dead_rows += len(dead)
 
@@ -191,7 +190,7 @@ class _Play:
             else:
                 seat.retries = False
                 token, wanted = sampled[row.seq_id][0].token_id, seat.wanted[seat.num_got]
-                require(token == wanted, "L8", f"{row.seq_id} got {token}, alone it gets {wanted}")
+                assert token == wanted, f"L8: {row.seq_id} got {token}, alone it gets {wanted}"
                 seat.num_got += 1
                 if seat.num_got == len(seat.wanted):
                     seat.fate = "finished"
@@ -206,24 +205,24 @@ class _Play:
         self.ledger.on_update(output, step_failed, events)
         self.num_computed_tokens += output.num_computed_tokens
         num_counted = self.ledger.slots.num_computed_tokens
-        require(num_counted == self.num_computed_tokens, "ledger", f"{num_counted} of {self.num_computed_tokens}")
+        assert num_counted == self.num_computed_tokens, f"ledger: {num_counted} of {self.num_computed_tokens}"
 
     def check_events(self, events: tuple[TokenEvent, ...], expected: list[TokenEvent]) -> None:
         found = [event._replace(stop_reason=None, error=None) if event.finish_reason else event for event in events]
-        require(found == expected, "withheld", f"callers got {found}, must get {expected}")
+        assert found == expected, f"withheld: callers got {found}, must get {expected}"
         for event in events:
             told = (event.error is not None) == (event.finish_reason is FinishReason.ERROR)
-            require(told, "L6", f"{event.seq_id}: {event.error}")
+            assert told, f"L6: {event.seq_id}: {event.error}"
 
     def check_books(self) -> None:
         num_needed = sum(self.world.num_held_for(seat.num_covered) for seat in self.gang.running)
         self.gang.check_books(num_needed, num_needed)
         stats = self.scheduler.stats()
         num_seated = len(self.gang.running) + len(self.gang.awaited)
-        require(stats.num_running_seqs == num_seated, "L6", f"{stats.num_running_seqs} run or are withheld")
-        require(stats.num_waiting_seqs == len(self.gang.waiting), "L6", f"{stats.num_waiting_seqs} wait")
+        assert stats.num_running_seqs == num_seated, f"L6: {stats.num_running_seqs} run or are withheld"
+        assert stats.num_waiting_seqs == len(self.gang.waiting), f"L6: {stats.num_waiting_seqs} wait"
         num_stored = sum(seat.num_stored for seat in self.gang.running)
-        require(stats.num_stored_tokens == num_stored, "L1", f"{stats.num_stored_tokens} stored, {num_stored} expected")
+        assert stats.num_stored_tokens == num_stored, f"L1: {stats.num_stored_tokens} stored, {num_stored} expected"
 
     def epilogue(self) -> None:
         """L11: nothing is left behind, and one more caller finds an empty engine."""

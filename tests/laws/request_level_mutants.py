@@ -116,7 +116,8 @@ REQUEST_LEVEL_MUTANTS = (
         "a newcomer joins a batch that runs",
         "schedulers/request_level.py",
         "        running = [seat.seq for seat in self._seats if seat.runs]\n        suspect",
-        "        if (head := self._reception.waiting.head) and len(self._seats) < self._trigger.max_rows:\n"
+        "        head = next(iter(self._reception.waiting), None)\n"
+        "        if head and len(self._seats) < self._trigger.max_rows:\n"
         "            self._reception.waiting.remove(head)\n"
         "            self._book.move(head, Status.RUNNING, self._num_steps, 'joins')\n"
         "            self._seats.append(_Seat(head))\n"

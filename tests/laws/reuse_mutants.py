@@ -7,8 +7,8 @@ COMMITS = """            if not isinstance(result, StepFailed) and (ending is No
 """
 
 
-def _reuse(name: str, file: str, before: str, after: str) -> Mutant:
-    return Mutant(name, file, before, after, "reuse")
+def _reuse(name: str, file: str, before: str, after: str, caught_by: str = "") -> Mutant:
+    return Mutant(name, file, before, after, "reuse", caught_by)
 
 
 REUSE_MUTANTS = (
@@ -115,6 +115,22 @@ REUSE_MUTANTS = (
         "schedulers/continuous.py",
         "newcomer = None if step.preempted else newcomer",
         "newcomer = newcomer",
+    ),
+    _reuse(
+        "who is swapped out comes in again before that is done",
+        "schedulers/continuous.py",
+        "                newcomer = next(newcomers, None) if row else None  # who is refused closes the door\n"
+        "            else:\n"
+        "                row = self._continue(position, step)\n"
+        "                newcomer = None if step.preempted else newcomer  # and so does a row that had to go\n",
+        "                newcomer = next(newcomers, None) if row or step.swapped_out else None\n"
+        "            else:\n"
+        "                row = self._continue(position, step)\n"
+        "                newcomer = None if step.preempted else newcomer\n"
+        "                if step.swapped_out:\n"
+        "                    newcomers = iter([seq for seq in self._waiting if seq.seq_id in step.swapped_out])\n"
+        "                    newcomer = next(newcomers, None)\n",
+        caught_by="L4: a row both scheduled and preempted",
     ),
     # Who holds a block, and which is given up.
     _reuse(

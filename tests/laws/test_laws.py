@@ -99,14 +99,14 @@ def test_two_thousand_request_level_worlds_and_what_happens_in_them(family, reas
     assert counts["use several bins"] >= (0.4 * NUM_WORLDS if family == "dynamic" else 0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_determinism_under_any_hash_seed(family):
+def test_determinism_under_any_hash_seed():
     """L7: the same calls give the same outputs, byte for byte, in processes that hash differently."""
-    assert len({digest_in_a_process(family, hash_seed) for hash_seed in ("0", "1", "4242")}) == 1
+    digests = [digests_in_a_process(hash_seed) for hash_seed in ("0", "1", "4242")]
+    assert digests == digests[:1] * 3
 
 
-def digest_in_a_process(family: str, hash_seed: str) -> str:
+def digests_in_a_process(hash_seed: str) -> str:
     env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(TESTS)}
     return subprocess.run(
-        [sys.executable, "-m", "laws.digest", family], env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "laws.digest"], env=env, capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_worlds import greedy, load, make_llama, seq
 
+from fakes import PaperExecutor
 from inflight.core.errors import StepFailed
 from inflight.core.output import BlockCopy, NewSequence, ScheduledSequence, SchedulerOutput
 from inflight.runtime.errors import InsufficientMemory
@@ -62,7 +65,7 @@ COPIES = st.lists(
         st.integers(0, NUM_HOST_BLOCKS - 1),
     ),
     max_size=6,
-    unique_by=(lambda copy: (copy.to_host, copy.block), lambda copy: copy.host_block),
+    unique_by=(lambda copy: (copy.to_host, copy.block), lambda copy: (copy.to_host, copy.host_block)),
 )
 
 
@@ -87,6 +90,30 @@ def test_copies_are_those_of_lists(store: str, is_far: bool, steps: list[list[Bl
                 here[copy.block] = there[copy.host_block]
         assert contents(kv) == here
         assert [block.numpy().tobytes() for block in host._blocks] == there
+
+
+def in_memory(blocks: list[int], copies: tuple[BlockCopy, ...]) -> list[int]:
+    store = OddStore()
+    store.numbers[:, : len(blocks)] = torch.tensor(blocks, dtype=torch.uint8)[:, None]
+    HostBlocks(store, NUM_HOST_BLOCKS, CPU).copy(copies)
+    return store.numbers[0, : len(blocks), 0].tolist()
+
+
+def on_paper(blocks: list[int], copies: tuple[BlockCopy, ...]) -> list[int]:
+    executor = PaperExecutor(len(blocks), block_size=1, num_host_blocks=NUM_HOST_BLOCKS)
+    executor._memory = [[block] for block in blocks]
+    executor.execute(SchedulerOutput("main", 0, (), copies=copies))
+    return [block for (block,) in executor._memory]
+
+
+@pytest.mark.parametrize("tier", [in_memory, on_paper])
+def test_what_goes_out_has_gone_before_anything_comes_in(
+    tier: Callable[[list[int], tuple[BlockCopy, ...]], list[int]],
+) -> None:
+    """A step may give a block to somebody whose KV comes in while what it held goes out, or bring that back at once."""
+    for copies in permutations((BlockCopy(True, 0, 0), BlockCopy(True, 1, 1), BlockCopy(False, 1, 0))):
+        assert tier([10, 11, 12], copies) == [10, 10, 12]
+        assert tier([10, 11, 12], (*copies, BlockCopy(False, 2, 1))) == [10, 10, 11]
 
 
 def test_a_file_holds_blocks_and_has_no_name(tmp_path: Path) -> None:

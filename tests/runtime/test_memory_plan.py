@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,16 +20,20 @@ from inflight.native import kernels
 from inflight.runtime.config import GIB, RuntimeConfig
 from inflight.runtime.errors import InsufficientMemory
 from inflight.runtime.kv import paged
-from inflight.runtime.load import open_checkpoint, usual_step
-from inflight.runtime.memory_plan import (
+from inflight.runtime.kv.base import BlockStore
+from inflight.runtime.kv.dense import DenseKV
+from inflight.runtime.kv.formats import GROUP_FORMATS
+from inflight.runtime.kv.grouped import GroupedKV
+from inflight.runtime.load import TORCH_DTYPES, open_checkpoint, usual_step
+from inflight.runtime.memory_demand import (
     KV_FORMATS,
     Demand,
     common_kv_token_bytes,
     kv_token_bytes,
     native_demand,
-    plan_memory,
     torch_demand,
 )
+from inflight.runtime.memory_plan import plan_memory, plan_notes
 from inflight.runtime.models import llama_sizes
 from inflight.runtime.models.base import ModelConfig
 from inflight.runtime.models.llama_sizes import StepSize, count_parameters, native_weight_bytes
@@ -109,11 +115,27 @@ def test_sizes_are_those_of_the_kernels() -> None:
             assert native_weight_bytes(bias_free, name, lambda _: True) == packed + 4 * num_inputs
     for size in (1, 64, 65, 576, 1536):
         assert llama_sizes._quantized(size) == kernels.quantized_bytes(size)
-    for head_dim in (64, 128, 256):
-        model = replace(SHAPE, head_dim=head_dim)
-        for dtype in paged.FORMATS.keys() & KV_FORMATS.keys():
-            demand = torch_demand(model, RuntimeConfig(kv_cache_dtype=dtype))
-            assert demand.block_bytes == paged.block_bytes(model, 16, dtype)
+
+
+def stores(model: ModelConfig, kv_format: str) -> Iterator[BlockStore]:
+    """One block in every store that has the format."""
+    size = (1, 16, model.num_hidden_layers, model.num_key_value_heads, model.head_dim)
+    if kv_format in GROUP_FORMATS:
+        yield GroupedKV(*size, GROUP_FORMATS[kv_format], torch.device("cpu"))
+    else:
+        yield DenseKV(*size, TORCH_DTYPES[kv_format], torch.device("cpu"))
+    if kernels is not None and kv_format in paged.FORMATS:
+        yield paged.allocate(model, 1, 16, kv_format)[1]
+
+
+@pytest.mark.parametrize("kv_format", KV_FORMATS)
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_a_block_takes_what_every_store_takes_for_it(kv_format: str, head_dim: int) -> None:
+    model = replace(SHAPE, num_hidden_layers=2, head_dim=head_dim)
+    demand = torch_demand(model, RuntimeConfig(kv_cache_dtype=kv_format))
+    for store in stores(model, kv_format):
+        assert store.bytes_per_block == demand.block_bytes
+        assert sum(part.nbytes for part in store.block_parts(0)) == demand.block_bytes
 
 
 SHAPE = ModelConfig(
@@ -133,23 +155,23 @@ SHAPE = ModelConfig(
     num_parameters=134_515_008,
     weight_format="Q4_1",
 )
-STEP = partial(usual_step, SHAPE.max_position_embeddings)
 NATIVE = native_demand(SHAPE, RuntimeConfig(), "int8", 2, lambda _: False)
 
 
 def test_the_arithmetic_is_said_and_is_right() -> None:
-    plan = plan_memory(RuntimeConfig(), NATIVE, STEP, 8 * GIB)
+    plan = plan_memory(RuntimeConfig(), NATIVE, usual_step, 8 * GIB)
     assert plan.num_blocks == GIB // (16 * 30 * 2 * 3 * 64 * 2) == 2912
-    assert "of 0.9 x 8.00 GiB available = 7.20 GiB" in plan.notes[0]
-    assert "GQA" in plan.notes[2]
-    assert "23,040 bytes of KV per token" in plan.notes[2]
-    assert plan.notes[3] == (
+    notes = plan_notes(plan)
+    assert "of 0.9 x 8.00 GiB available = 7.20 GiB" in notes[0]
+    assert "GQA" in notes[2]
+    assert "23,040 bytes of KV per token" in notes[2]
+    assert notes[3] == (
         "KV: 1.00 GiB / (16 tokens x 30 layers x 2 x 3 heads x 64 dims x 2 bytes = 368,640 bytes per block) = "
         "2,912 blocks = 46,592 tokens"
     )
-    assert plan.notes[4] == "Swap space: 1,456 blocks = 0.50 GiB in host memory, touched when used"
-    reserved = plan_memory(RuntimeConfig(memory_budget=4 * GIB, reserve_bytes=GIB), NATIVE, STEP, 8 * GIB)
-    assert "of 0.9 x 4.00 GiB of --memory-budget - 1.00 GiB reserved = 2.60 GiB" in reserved.notes[0]
+    assert notes[4] == "Host tier: 1,456 blocks = 0.50 GiB in host memory, touched when used"
+    reserved = plan_memory(RuntimeConfig(memory_budget=4 * GIB, reserve_bytes=GIB), NATIVE, usual_step, 8 * GIB)
+    assert "of 0.9 x 4.00 GiB of --memory-budget - 1.00 GiB reserved = 2.60 GiB" in plan_notes(reserved)[0]
 
 
 @given(
@@ -186,30 +208,51 @@ def test_what_is_planned_fits_and_one_block_more_would_not(
         num_gpu_blocks_override=override,
     )
     demand = torch_demand(SHAPE, config) if torch else NATIVE
-    step_of = partial(largest_step, scheduler, 16, SHAPE.max_position_embeddings)
+    steps = partial(largest_step, scheduler, 16)
     total = available if budget is None else budget
     room = int(total * (share if override is None else 1)) - reserve
-    swap_bytes = swap // demand.block_bytes * demand.block_bytes
+    host_bytes = swap // demand.block_bytes * demand.block_bytes
 
     def taken(num_blocks: int) -> int:
-        activations = demand.activation_bytes(step_of(num_blocks))
-        return demand.weight_bytes + activations + num_blocks * demand.block_bytes + (0 if file else swap_bytes)
+        activations = demand.activation_bytes(steps(SHAPE.max_position_embeddings, num_blocks))
+        return demand.weight_bytes + activations + num_blocks * demand.block_bytes + (0 if file else host_bytes)
 
+    declared = replace(config, memory_budget=max(total, 1))
     try:
-        plan = plan_memory(config, demand, step_of, available)
+        plan = plan_memory(declared, demand, steps, available=2**62)  # only the budget can refuse
     except InsufficientMemory:
-        least = override or 1
-        assert taken(least) > min(room, available) or kv < demand.block_bytes or (budget or 0) > available
+        assert taken(override or 1) > room or (override is None and kv < demand.block_bytes)
+        with pytest.raises(InsufficientMemory):
+            plan_memory(config, demand, steps, available)
         return
     assert plan.num_blocks >= 1
-    assert plan.swap_bytes == swap_bytes
-    assert taken(plan.num_blocks) <= min(room, available)
+    assert plan.host_bytes == host_bytes
+    assert plan.taken_bytes == taken(plan.num_blocks) <= room
     if override is not None:
         assert plan.num_blocks == override
     else:
         assert plan.kv_bytes <= kv
         more = plan.num_blocks + 1
         assert taken(more) > room or more * demand.block_bytes > kv
+    if plan.taken_bytes > available - reserve:
+        with pytest.raises(InsufficientMemory, match="are available"):
+            plan_memory(config, demand, steps, available)
+    else:
+        again = plan_memory(config, demand, steps, available)
+        assert (again.num_blocks, again.num_host_blocks, again.step) == (
+            plan.num_blocks,
+            plan.num_host_blocks,
+            plan.step,
+        )
+
+
+def test_what_is_free_pays_for_the_parts_and_the_reserve_to_the_byte() -> None:
+    config = RuntimeConfig(memory_budget=4 * GIB, reserve_bytes=GIB // 4)
+    plan = plan_memory(config, NATIVE, usual_step, 4 * GIB)
+    enough = plan.taken_bytes + config.reserve_bytes
+    assert plan_memory(config, NATIVE, usual_step, enough) == plan
+    with pytest.raises(InsufficientMemory, match=r"are available, and 0\.25 GiB of them are reserved"):
+        plan_memory(config, NATIVE, usual_step, enough - 1)
 
 
 def test_a_larger_share_gives_as_many_blocks_or_more() -> None:
@@ -217,7 +260,7 @@ def test_a_larger_share_gives_as_many_blocks_or_more() -> None:
         plan_memory(
             RuntimeConfig(memory_budget=GIB, gpu_memory_utilization=percent / 100, swap_space_bytes=0),
             NATIVE,
-            STEP,
+            usual_step,
             GIB,
         ).num_blocks
         for percent in range(30, 100, 5)
@@ -227,11 +270,11 @@ def test_a_larger_share_gives_as_many_blocks_or_more() -> None:
 
 
 @pytest.mark.parametrize("available", [GIB // 4, GIB // 2, 2 * GIB, 16 * GIB])
-def test_swap_space_that_nobody_asked_for_takes_a_small_part(available: int) -> None:
-    plan = plan_memory(RuntimeConfig(), NATIVE, STEP, available)
-    left = plan.room_bytes - plan.demand.weight_bytes - plan.activation_bytes
-    assert plan.swap_bytes <= min(GIB // 2, left // 8)
-    assert plan.num_swap_blocks == min(GIB // 2, left // 8) // plan.demand.block_bytes
+def test_a_host_tier_that_nobody_asked_for_takes_a_small_part(available: int) -> None:
+    plan = plan_memory(RuntimeConfig(), NATIVE, usual_step, available)
+    left = plan.budget.room_bytes - plan.demand.weight_bytes - plan.activation_bytes
+    assert plan.host_bytes <= min(GIB // 2, left // 8)
+    assert plan.num_host_blocks == min(GIB // 2, left // 8) // plan.demand.block_bytes
 
 
 @pytest.mark.parametrize(
@@ -241,14 +284,19 @@ def test_swap_space_that_nobody_asked_for_takes_a_small_part(available: int) -> 
         (
             {"reserve_bytes": 7 * GIB, "swap_space_bytes": GIB // 2},
             8 * GIB,
-            ["0.9 x 8.00 GiB available - 7.00 GiB reserved = 0.20 GiB", "0.50 GiB of swap"],
+            ["0.9 x 8.00 GiB available - 7.00 GiB reserved = 0.20 GiB", "0.50 GiB of the host tier"],
         ),
         ({"num_gpu_blocks_override": 10**6}, 8 * GIB, ["1,000,000 KV blocks", "343.32 GiB"]),
         ({"kv_cache_memory_bytes": 1000}, 8 * GIB, ["one KV block of 368,640 bytes", "1,000 bytes for KV"]),
         (
             {"memory_budget": 4 * GIB, "swap_space_bytes": GIB // 2},
             GIB,
-            ["together 1.71 GiB", "only 1.00 GiB are available"],
+            [
+                "together 1.71 GiB",
+                "of 0.9 x 4.00 GiB of --memory-budget",
+                "only 1.00 GiB are available",
+                "0.00 GiB of them",
+            ],
         ),
     ],
     ids=str,
@@ -257,7 +305,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers(
     settings: dict[str, Any], available: int, words: list[str]
 ) -> None:
     with pytest.raises(InsufficientMemory) as refused:
-        plan_memory(RuntimeConfig(**settings), NATIVE, STEP, available)
+        plan_memory(RuntimeConfig(**settings), NATIVE, usual_step, available)
     assert [word for word in words if word not in str(refused.value)] == []
     assert "\n" not in str(refused.value)
 
@@ -285,7 +333,7 @@ def test_a_wide_rectangle_is_counted() -> None:
     num_bytes = llama_sizes.native_buffer_bytes(SHAPE, StepSize(64_000, 64, 1000))
     assert 0.75e9 < num_bytes < 0.85e9
     static = StaticConfig(batch_size=64, max_model_len=1000)
-    plan = plan_memory(RuntimeConfig(), NATIVE, partial(largest_step, static, 16, 8192), 8 * GIB)
+    plan = plan_memory(RuntimeConfig(), NATIVE, partial(largest_step, static, 16), 8 * GIB)
     assert plan.step == StepSize(64_000, 64, 1000)
     assert plan.activation_bytes > num_bytes
 

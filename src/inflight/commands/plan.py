@@ -8,31 +8,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from inflight import config
 from inflight.assemble import largest_step, without_idle_swap_space
+from inflight.commands.plan_callers import batch_report, num_callers
+from inflight.commands.plan_report import (
+    BudgetReport,
+    CallersReport,
+    Compared,
+    DemandReport,
+    MeasuredReport,
+    PlanReport,
+)
 from inflight.commands.plan_text import as_text
 from inflight.config import EngineConfig
 from inflight.hub.home import expand_home
 from inflight.hub.resolve import ModelFiles, resolve
+from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.errors import InsufficientMemory
-from inflight.runtime.memory_plan import (
-    COMMON_BYTES,
-    KV_FORMATS,
-    Demand,
-    MemoryPlan,
-    common_kv_token_bytes,
-    plan_memory,
-)
+from inflight.runtime.memory_demand import COMMON_BYTES, KV_FORMATS, Demand, common_kv_token_bytes
+from inflight.runtime.memory_plan import LargestStep, MemoryPlan, plan_memory, plan_notes
 from inflight.runtime.models.llama_sizes import StepSize
-from inflight.schedulers.config import RequestLevelConfig
-from inflight.schedulers.memory import num_scratch_blocks
 
 LENGTHS = (512, 2048, 8192)  # of the table, beside the length asked for and max_model_len
 TABLE_FORMATS = tuple(name for name in KV_FORMATS if name != "float16")
+BUDGET_SETTINGS = (
+    "memory_budget",
+    "gpu_memory_utilization",
+    "reserve_bytes",
+    "kv_cache_memory_bytes",
+    "num_gpu_blocks_override",
+    "swap_space_bytes",
+    "block_size",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +79,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def plan_report(asked: PlanConfig, engine: EngineConfig) -> Mapping[str, Any]:
+def plan_report(asked: PlanConfig, engine: EngineConfig) -> PlanReport:
     """All figures of the plan. Raises ``InflightError`` for a model that cannot be read, ``ValueError``."""
     # Torch comes with these, and --help needs none.
-    import torch
-
     from inflight.runtime.linear.choice import choose_quantization
-    from inflight.runtime.load import default_num_threads, find_device, load_executor, open_checkpoint
+    from inflight.runtime.load import default_num_threads, find_device, open_checkpoint
     from inflight.runtime.memory import available_bytes, demand_of
-    from inflight.runtime.memory_measure import measure
     from inflight.runtime.weights.config_alone import ConfigAlone
 
     alone = _config_alone(engine.model)
@@ -91,64 +98,26 @@ def plan_report(asked: PlanConfig, engine: EngineConfig) -> Mapping[str, Any]:
     demand = demand_of(checkpoint, runtime, quantization, runtime.num_threads or default_num_threads())
     # A declared budget may be that of another machine.
     available = available_bytes(device) if runtime.memory_budget is None else runtime.memory_budget
-    step_of = partial(largest_step, engine.scheduler, runtime.block_size)
-    of_model = demand.model.max_position_embeddings
-
-    def planned(kv_format: str) -> MemoryPlan | InsufficientMemory:
-        try:
-            return plan_memory(runtime, replace(demand, kv_format=kv_format), partial(step_of, of_model), available)
-        except InsufficientMemory as error:
-            return error
-
+    steps = partial(largest_step, engine.scheduler, runtime.block_size)
+    planned = partial(_planned, runtime, demand, steps, available)
     plan = planned(demand.kv_format)
     most_blocks = max(1, runtime.kv_cache_memory_bytes // demand.block_bytes)
-    step = plan.step if isinstance(plan, MemoryPlan) else step_of(of_model, most_blocks)
-    report = {
-        "model": files.name,
-        "kernels": why,
-        **_demand_report(demand, step),
-        "available_bytes": available,
-        "settings": {name: getattr(runtime, name) for name in BUDGET_SETTINGS},
-        "seats": {"max": engine.scheduler.num_seats, "scheduler": engine.scheduler.name},
-        "batch": _batch_report(demand, engine, asked, step),
-    }
+    step = plan.step if isinstance(plan, MemoryPlan) else steps(demand.model.max_position_embeddings, most_blocks)
+    report = PlanReport(
+        model=files.name,
+        kernels=why,
+        available_bytes=available,
+        settings={name: getattr(runtime, name) for name in BUDGET_SETTINGS},
+        scheduler=engine.scheduler.name,
+        num_seats=engine.scheduler.num_seats,
+        demand=_demand_report(demand, step),
+        batch=batch_report(demand, engine, asked.prompt_tokens, asked.output_tokens, step),
+    )
     if isinstance(plan, InsufficientMemory):
-        return {**report, "fits": False, "why_not": str(plan)}
-    report |= {"fits": True, "notes": plan.notes, "num_blocks": plan.num_blocks, "kv_bytes": plan.kv_bytes}
-    report |= {"room_bytes": plan.room_bytes, "num_swap_blocks": plan.num_swap_blocks}
+        return replace(report, why_not=str(plan))
     plans = {name: planned(name) for name in TABLE_FORMATS}
-    longest = plan.step.max_len
-    lengths = sorted({asked.prompt_tokens + asked.output_tokens, *LENGTHS, longest})
-    report["max_model_len"] = longest
-    report["callers"] = [
-        {"num_tokens": length, **{name: _callers(one, engine, length) for name, one in plans.items()}}
-        for length in lengths
-        if length <= longest
-    ]
-    if asked.measure:
-        torch.set_num_threads(runtime.num_threads or default_num_threads())
-        found = measure(partial(load_executor, files.path, runtime, step_of), step)
-        kv_bytes = found.num_kv_blocks * demand.block_bytes
-        own = next(iter(demand.activations(step).values()))
-        report["measured"] = {
-            "weights": _compared(demand.weight_bytes, found.weight_bytes),
-            f"KV of {found.num_kv_blocks:,} blocks": _compared(kv_bytes, found.kv_bytes),
-            "activations": _compared(own, found.activation_bytes),
-            "together": _compared(
-                demand.weight_bytes + kv_bytes + own, found.weight_bytes + found.kv_bytes + found.activation_bytes
-            ),
-        }
-    return report
-
-
-BUDGET_SETTINGS = (
-    "memory_budget",
-    "gpu_memory_utilization",
-    "reserve_bytes",
-    "kv_cache_memory_bytes",
-    "swap_space_bytes",
-    "block_size",
-)
+    measured = _measured_report(files.path, plan, steps) if asked.measure else None
+    return replace(report, budget=_budget_report(plan, plans, engine, asked), measured=measured)
 
 
 def _config_alone(model: str | None) -> Path | None:
@@ -162,53 +131,78 @@ def _config_alone(model: str | None) -> Path | None:
     return path / "config.json" if (path / "config.json").is_file() and not holds_weights else None
 
 
-def _demand_report(demand: Demand, step: StepSize) -> dict[str, Any]:
-    model = demand.model
-    return {
-        "num_parameters": model.num_parameters,
-        "weight_bytes": demand.weight_bytes,
-        "common_weight_bytes": model.num_parameters * COMMON_BYTES,
-        "attention": model.attention_kind,
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_key_value_heads,
-        "head_dim": model.head_dim,
-        "hidden_size": model.hidden_size,
-        "num_hidden_layers": model.num_hidden_layers,
-        "kv_format": demand.kv_format,
-        "kv_token_bytes": demand.token_bytes,
-        "common_kv_token_bytes": common_kv_token_bytes(model),
-        "block_bytes": demand.block_bytes,
-        "step": {"num_tokens": step.num_tokens, "num_logits": step.num_logits},
-        "activations": dict(demand.activations(step)),
-    }
+def _planned(
+    runtime: RuntimeConfig, demand: Demand, steps: LargestStep, available: int, kv_format: str
+) -> MemoryPlan | InsufficientMemory:
+    try:
+        return plan_memory(runtime, replace(demand, kv_format=kv_format), steps, available)
+    except InsufficientMemory as error:
+        return error
 
 
-def _batch_report(demand: Demand, engine: EngineConfig, asked: PlanConfig, largest: StepSize) -> dict[str, int]:
-    """A batch of all seats, each with the longest prompt and the longest answer."""
-    num_rows, length = engine.scheduler.num_seats, asked.prompt_tokens + asked.output_tokens
-    step = StepSize(max(num_rows, min(largest.num_tokens, num_rows * asked.prompt_tokens)), num_rows, length)
-    if isinstance(engine.scheduler, RequestLevelConfig):
-        step = replace(step, num_tokens=num_rows * asked.prompt_tokens)
-    block_size = engine.runtime.block_size
-    num_blocks = num_rows * -(-length // block_size) + num_scratch_blocks(engine.scheduler, length, block_size)
-    parts = {
-        "weight_bytes": demand.weight_bytes,
-        "kv_bytes": num_blocks * demand.block_bytes,
-        "activation_bytes": demand.activation_bytes(step),
-    }
-    lengths = {"num_prompt_tokens": asked.prompt_tokens, "num_output_tokens": asked.output_tokens}
-    return {"num_rows": num_rows, **lengths, **parts, "total_bytes": sum(parts.values())}
+def _demand_report(demand: Demand, step: StepSize) -> DemandReport:
+    model, activations = demand.model, demand.activations(step)
+    return DemandReport(
+        num_parameters=model.num_parameters,
+        weight_bytes=demand.weight_bytes,
+        common_weight_bytes=model.num_parameters * COMMON_BYTES,
+        attention=model.attention_kind,
+        num_attention_heads=model.num_attention_heads,
+        num_key_value_heads=model.num_key_value_heads,
+        head_dim=model.head_dim,
+        hidden_size=model.hidden_size,
+        num_hidden_layers=model.num_hidden_layers,
+        kv_format=demand.kv_format,
+        kv_token_bytes=demand.token_bytes,
+        common_kv_token_bytes=common_kv_token_bytes(model),
+        block_bytes=demand.block_bytes,
+        num_step_tokens=step.num_tokens,
+        num_step_logits=step.num_logits,
+        buffer_bytes=activations.buffer_bytes,
+        at_most_bytes=dict(activations.at_most_bytes),
+    )
 
 
-def _callers(plan: MemoryPlan | InsufficientMemory, engine: EngineConfig, length: int) -> int:
-    """Sequences of so many tokens that the KV holds at once."""
-    if isinstance(plan, InsufficientMemory) or length > plan.step.max_len:
-        return 0
-    block_size, max_len = engine.runtime.block_size, plan.step.max_len
-    each = max_len if engine.scheduler.kv_allocator == "contiguous" else length
-    num_left = plan.num_blocks - num_scratch_blocks(engine.scheduler, max_len, block_size)
-    return num_left // -(-each // block_size)
+def _budget_report(
+    plan: MemoryPlan, plans: Mapping[str, MemoryPlan | InsufficientMemory], engine: EngineConfig, asked: PlanConfig
+) -> BudgetReport:
+    """``plans`` are those with the formats of the table."""
+    longest = plan.step.max_len
+    lengths = sorted({asked.prompt_tokens + asked.output_tokens, *LENGTHS, longest})
+    return BudgetReport(
+        notes=plan_notes(plan),
+        room_bytes=plan.budget.room_bytes,
+        num_blocks=plan.num_blocks,
+        kv_bytes=plan.kv_bytes,
+        num_host_blocks=plan.num_host_blocks,
+        host_bytes=plan.host_bytes,
+        max_model_len=longest,
+        callers=[
+            CallersReport(
+                num_tokens=length, num_callers={name: num_callers(one, engine, length) for name, one in plans.items()}
+            )
+            for length in lengths
+            if length <= longest
+        ],
+    )
 
 
-def _compared(predicted: int, measured: int) -> dict[str, float]:
-    return {"predicted": predicted, "measured": measured, "difference_percent": 100 * (measured / predicted - 1)}
+def _measured_report(path: Path, plan: MemoryPlan, steps: LargestStep) -> MeasuredReport:
+    """Load the model as a server would and run its largest step."""
+    from inflight.runtime.load import load_executor
+    from inflight.runtime.memory_measure import measure
+
+    demand = plan.demand
+    found = measure(partial(load_executor, path, plan.config, steps), plan.step)
+    kv_bytes = found.num_kv_blocks * demand.block_bytes
+    buffer_bytes = demand.activations(plan.step).buffer_bytes
+    return MeasuredReport(
+        num_kv_blocks=found.num_kv_blocks,
+        weights=Compared(predicted=demand.weight_bytes, measured=found.weight_bytes),
+        kv=Compared(predicted=kv_bytes, measured=found.kv_bytes),
+        buffers=Compared(predicted=buffer_bytes, measured=found.activation_bytes),
+        together=Compared(
+            predicted=demand.weight_bytes + kv_bytes + buffer_bytes,
+            measured=found.weight_bytes + found.kv_bytes + found.activation_bytes,
+        ),
+    )

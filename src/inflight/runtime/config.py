@@ -61,8 +61,8 @@ class RuntimeConfig:
     swap_space_bytes: int | None = field(
         default=None,
         metadata={
-            "help": "the host tier: memory for the KV of preempted sequences, touched only when used; 0: none at all; none: half "
-            "a GiB, or an eighth of what weights and activations leave if that is less"
+            "help": "the host tier: memory for the KV of preempted sequences, touched only when used; 0: none at all; "
+            "none: half a GiB, or an eighth of what weights and activations leave if that is less"
         },
     )
     swap_file: Path | None = field(

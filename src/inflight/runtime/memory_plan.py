@@ -133,7 +133,7 @@ def plan_notes(plan: MemoryPlan) -> tuple[str, ...]:
     )
     if not plan.num_host_blocks:
         return notes
-    where = "memory, touched when used" if file is None else f"the file {file}"
+    where = "host memory, touched when used" if file is None else f"the file {file}"
     return *notes, f"Host tier: {plan.num_host_blocks:,} blocks = {gib(plan.host_bytes)} in {where}"
 
 
@@ -155,11 +155,9 @@ def _host_bytes(config: RuntimeConfig, left_bytes: int) -> int:
     """What is asked for, or a small part of what weights and activations leave."""
     if config.swap_space_bytes is not None:
         return config.swap_space_bytes
-    return (
-        min(DEFAULT_HOST_BYTES, max(0, left_bytes) // DEFAULT_HOST_PART)
-        if _pays_for_host(config)
-        else DEFAULT_HOST_BYTES
-    )
+    if not _pays_for_host(config):
+        return DEFAULT_HOST_BYTES
+    return min(DEFAULT_HOST_BYTES, max(0, left_bytes) // DEFAULT_HOST_PART)
 
 
 def _most_blocks(config: RuntimeConfig, demand: Demand) -> int:
