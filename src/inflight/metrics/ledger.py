@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -43,10 +43,10 @@ class Slots:
     empty: int = 0  # seats that held nothing, of seat_steps
 
     def __add__(self, other: Slots) -> Slots:
-        return Slots(*map(operator.add, astuple(self), astuple(other)))
+        return Slots(*map(operator.add, _counts(self), _counts(other)))
 
     def __sub__(self, other: Slots) -> Slots:
-        return Slots(*map(operator.sub, astuple(self), astuple(other)))
+        return Slots(*map(operator.sub, _counts(self), _counts(other)))
 
     @property
     def num_computed_tokens(self) -> int:
@@ -65,6 +65,9 @@ class Slots:
             "empty": _share(self.empty, self.seat_steps),
         }
         return computed, seats
+
+
+_counts = operator.attrgetter(*(one.name for one in fields(Slots)))  # dataclasses.astuple copies, and is slow
 
 
 class RowTokens(NamedTuple):
