@@ -1,6 +1,6 @@
 """How preemptions fall as KV gets more of the memory: gpu_memory_utilization from 0.5 to 0.95 of a small budget.
 
-    python bench/memory_share.py [--budget 500000000] [--shares 0.5,0.6,0.7,0.8,0.9,0.95] [--num-requests 128]
+    python bench/memory_share.py [--budget 470000000] [--shares 0.5,0.6,0.7,0.8,0.95] [--num-requests 224]
 
 The model is loaded anew with each share, as a server would be; the planner decides how many blocks that gives. All
 requests are there from the start. What to do about it is printed from what was measured.
@@ -44,9 +44,9 @@ def advice(runs: dict[float, dict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--budget", type=int, default=500_000_000, help="bytes")
-    parser.add_argument("--shares", default="0.5,0.6,0.7,0.8,0.9,0.95")
-    parser.add_argument("--num-requests", type=int, default=128)
+    parser.add_argument("--budget", type=int, default=470_000_000, help="bytes")
+    parser.add_argument("--shares", default="0.5,0.6,0.7,0.8,0.95")
+    parser.add_argument("--num-requests", type=int, default=224)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     runs: dict[float, dict] = {}

@@ -92,4 +92,4 @@ def save(section: str, figures: dict[str, Any], path: Path = STORED) -> None:
     """Put the figures of one script into the file from which docs/kv_cache.md is written."""
     stored = json.loads(path.read_text()) if path.exists() else {}
     stored[section] = {**figures, "versions": versions()}
-    path.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(stored, indent=1) + "\n")

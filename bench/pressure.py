@@ -1,6 +1,6 @@
 """Twice too little KV memory: every way to preempt and to admit, against the best fixed number of callers.
 
-    python bench/pressure.py [--num-requests 96] [--repeats 2] [--fixed 8,10,12,14]
+    python bench/pressure.py [--num-requests 72] [--repeats 2] [--fixed 8,10,12,14]
 
 Half of the blocks that 32 rows would fill in the mean (prompt and half of the output). All requests are there from the
 start. A fixed number of rows (max_num_seqs) is what an operator would tune by hand: the best of them is the baseline.
@@ -61,7 +61,7 @@ def told(run: Run) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-requests", type=int, default=96)
+    parser.add_argument("--num-requests", type=int, default=72)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--fixed", default="8,10,12,14")
     parser.add_argument("--seed", type=int, default=0)

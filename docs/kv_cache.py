@@ -1,6 +1,6 @@
 """Write the measured parts of docs/kv_cache.md, and its pictures, from docs/kv_cache.json.
 
-The scripts that measure put their figures there: bench/{prefix_bits,conversation,tenants,pressure,memory_share}.py.
+The scripts of bench/ that end with on_model.save put their figures there; each part of the page names its own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 
 import matplotlib
 
@@ -54,8 +55,8 @@ def conversation(run: dict) -> str:
     rates = ", ".join(f"{size:,} blocks {rate:.1%}" for size, rate in sorted(found.items()))
     lines = [
         "`python bench/conversation.py mooncake_conversation_trace.jsonl`: the first requests of a chat service's "
-        f"trace, in real time ({run['notes'][0]}). A cache that never forgets would find {run['bound']:.1%} of "
-        "the prompt tokens.",
+        f"trace, in real time: {run['notes'][0]}. That is more than this machine can do, and the queue grows to the "
+        f"end. A cache that never forgets would find {run['bound']:.1%} of the prompt tokens.",
         "",
         "| prefix cache | blocks | found | TTFT p50 | p99 | whole answer p50 | p99 | requests/s | blocks evicted |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -132,6 +133,24 @@ def memory_share(run: dict) -> str:
     )
 
 
+def kv_concurrency(run: dict) -> str:
+    lines = [
+        f"`python bench/kv_concurrency.py`: {run['num_requests']} requests, {run['kv_bytes'] / 1e6:.0f} MB of KV "
+        "in each format, 64 seats. What the formats cost in quality: [KV formats](kv_formats.md).",
+        "",
+        "| `--kv-cache-dtype` | blocks | rows at once, mean | at most | output tokens/s | preemptions |",
+        "|---|---|---|---|---|---|",
+    ]
+    plain = run["runs"]["bfloat16"]
+    for name, one in run["runs"].items():
+        gained = one["mean_rows"] / plain["mean_rows"]
+        lines.append(
+            f"| {name} | {one['num_blocks']:,} | {one['mean_rows']:.1f} ({gained:.2f} x) | {one['most_rows']} | "
+            f"{one['output_tokens_per_s']:.0f} | {one['num_preemptions']} |"
+        )
+    return "\n".join([*lines, "", f"{machine(run)}."])
+
+
 def draw_shares(run: dict) -> None:
     shares = sorted(map(float, run["runs"]))
     runs = [run["runs"][str(share)] for share in shares]
@@ -157,13 +176,20 @@ def draw_shares(run: dict) -> None:
     pyplot.close(figure)
 
 
+def wrapped(text: str) -> str:
+    """Lines of at most 120 characters, but for tables and pictures."""
+    kept = ("|", "![")
+    lines = (line if line.startswith(kept) else fill(line, 120, break_on_hyphens=False) for line in text.split("\n"))
+    return "\n".join(lines)
+
+
 def main() -> None:
     page, stored = PAGE.read_text(), json.loads(STORED.read_text())
-    for write in (prefix_bits, conversation, tenants, pressure, memory_share):
+    for write in (prefix_bits, conversation, tenants, pressure, memory_share, kv_concurrency):
         name = write.__name__
         if name in stored:
             begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-            text = f"{begin}{write(stored[name])}\n{end}"
+            text = f"{begin}\n{wrapped(write(stored[name]))}\n{end}"
             page = re.sub(f"{begin}.*?{end}", lambda _, text=text: text, page, flags=re.DOTALL)
     PAGE.write_text(page)
 

@@ -138,7 +138,8 @@ def decide_limits(asked: SchedulerConfig, executor: ModelExecutor) -> tuple[Sche
     if isinstance(asked, ContinuousConfig):
         measure = partial(measured_num_batched_tokens, executor)
         num_tokens, why_chunk = effective_num_batched_tokens(asked, max_model_len, capacity.block_size, measure)
-        return replace(asked, max_model_len=max_model_len, max_num_batched_tokens=num_tokens), (why_len, why_chunk)
+        limits = replace(asked, max_model_len=max_model_len, max_num_batched_tokens=num_tokens)
+        return limits, (why_len, why_chunk, _what_memory_does(asked, capacity))
     return replace(asked, max_model_len=max_model_len), (why_len, _why_batch(asked, max_model_len, capacity))
 
 
@@ -177,6 +178,15 @@ def largest_step(asked: SchedulerConfig, block_size: int, of_model: int, num_blo
     if isinstance(asked, DynamicConfig) and asked.max_tokens_in_batch is not None:
         num_tokens = min(num_tokens, asked.max_tokens_in_batch)
     return StepSize(num_tokens, asked.num_seats, max_len)
+
+
+def _what_memory_does(config: ContinuousConfig, capacity: KVCapacity) -> str:
+    """What is shared, and what becomes of a row that must give its memory up."""
+    if config.kv_allocator == "contiguous":
+        return "KV memory in one piece for each sequence: nothing is shared, and nobody is preempted"
+    shared = {"none": "no prefix cache"}.get(config.prefix_index, f"prefix cache: {config.prefix_index}")
+    tier = f", with {capacity.num_host_blocks:,} blocks in the host tier" if capacity.num_host_blocks else ""
+    return f"{shared}; preemption by {config.preemption_mode}{tier}; admission: {config.admission}"
 
 
 def _why_batch(config: SchedulerConfig, max_model_len: int, capacity: KVCapacity) -> str:

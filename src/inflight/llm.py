@@ -28,6 +28,7 @@ from inflight.hub.resolve import resolve
 from inflight.outputs import ChoiceText, RequestOutput, request_output
 from inflight.text.tokenizer import Tokenizer
 
+PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 Prompt = str | Sequence[TokenId] | Mapping[str, Any]  # text, token ids, or a dict of one of them and a cache_salt
 Messages = Sequence[Mapping[str, Any]]
 Deltas = Generator[ChoiceDelta, None, None]
@@ -117,8 +118,11 @@ class LLM:
     def _read(self, prompt: Prompt) -> _ReadPrompt:
         cache_salt = ""
         if isinstance(prompt, Mapping):
+            if unknown := prompt.keys() - PROMPT_KEYS:  # a salt that is misspelt must not be no salt
+                wrong = ", ".join(map(repr, sorted(unknown, key=str)))
+                raise TypeError(f"a prompt takes {', '.join(PROMPT_KEYS)}, not {wrong}")
             cache_salt = "" if prompt.get("cache_salt") is None else prompt["cache_salt"]
-            if "prompt_token_ids" in prompt:
+            if prompt.get("prompt_token_ids") is not None:
                 return _ReadPrompt(prompt.get("prompt"), list(prompt["prompt_token_ids"]), cache_salt)
             prompt = prompt.get("prompt", prompt)
         if isinstance(prompt, str):

@@ -36,8 +36,9 @@ CONFIG = {
 
 def plan(tmp_path: Path, *argv: str) -> dict[str, Any]:
     out = tmp_path / "plan.json"
-    assert main(["plan", "memory", *argv, "--json", str(out)]) == 0
+    exit_code = main(["plan", "memory", *argv, "--json", str(out)])
     report: dict[str, Any] = json.loads(out.read_bytes())
+    assert exit_code == (report["budget"] is None)
     return report
 
 
@@ -94,6 +95,33 @@ def test_callers_by_the_format_of_their_kv(config_alone: str, tmp_path: Path) ->
     assert row["bfloat16"] == budget["num_blocks"] // 8  # 128 tokens are stored: the last is never run
     assert row["float32"] < row["bfloat16"] < row["int8"] < row["int4"]
     assert budget["callers"][-1]["num_tokens"] == budget["max_model_len"]
+
+
+def test_a_server_that_would_not_start_is_no_plan(
+    config_alone: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("--memory-budget", "60000000000", "--num-gpu-blocks-override", "1", "--scheduler", "static")
+    report = plan(tmp_path, config_alone, *settings)
+    assert "padding needs half of them" in report["why_not"]
+    assert "As a server would start" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"num_hidden_layers": 100_000_000}, "num_hidden_layers must be at most 10,000"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings must be true or false, got 'false'"),
+        ({"mlp_bias": 1}, "mlp_bias must be true or false, got 1"),
+    ],
+    ids=str,
+)
+def test_a_config_that_says_nonsense(
+    config_alone: str, changed: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(config_alone) / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    assert main(["plan", "memory", config_alone]) == 1
+    assert words in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_the_answer(config_alone: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,9 @@ def test_salts_that_are_none(llm: LLM, salt: Any) -> None:
         llm.generate({"prompt": "a", "cache_salt": salt}, GREEDY, use_tqdm=False)
 
 
-@pytest.mark.parametrize("prompts", [3, ["fine", 3], [{"text": "no such key"}], [["a", "b"]]], ids=str)
+@pytest.mark.parametrize(
+    "prompts", [3, ["fine", 3], [{"text": "no such key"}], [["a", "b"]], {"prompt": "a", "cachesalt": "b"}], ids=str
+)
 def test_what_is_no_prompt_is_a_type_error(llm: LLM, prompts: Any) -> None:
     with pytest.raises(TypeError):
         llm.generate(prompts, GREEDY, use_tqdm=False)

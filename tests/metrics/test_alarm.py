@@ -31,13 +31,17 @@ def holding(num_held: int) -> SchedulerStats:
 def test_the_warning_has_the_numbers_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     reporter = Reporter(PrometheusMetrics())
     with caplog.at_level(logging.INFO, "inflight.metrics.alarm"):
-        for num_held in (0, 17, 18, 20, 17, 18, 16, 17):
+        for num_held in (0, 17, 18, 20, 0, 18, 15):
             reporter(MetricsDelta(), holding(num_held))
+        for num_held in (15, 3):
+            reporter.log_period(10.0)
+            reporter(MetricsDelta(), holding(num_held))
+        reporter.log_period(30.0)
     warning, info = caplog.records
     assert (warning.levelname, info.levelname) == ("WARNING", "INFO")
     assert "18 of 20 blocks (90.0 %) are held by 3 sequences, 5 wait, 2 preemptions so far" in warning.getMessage()
     assert "--kv-cache-memory-bytes" in warning.getMessage()
-    assert info.getMessage() == ("the KV cache has room again: 16 of 20 blocks (80.0 %) are held, 2 preemptions so far")
+    assert info.getMessage() == "the KV cache has room again: at most 75.0 % of its blocks were held lately"
 
 
 def test_an_engine_that_was_lost_holds_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -49,16 +53,19 @@ def test_an_engine_that_was_lost_holds_nothing(caplog: pytest.LogCaptureFixture)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(levels=st.lists(st.integers(0, NUM_BLOCKS), max_size=60))
-def test_once_for_each_crossing(caplog: pytest.LogCaptureFixture, levels: list[int]) -> None:
+@given(periods=st.lists(st.lists(st.integers(0, NUM_BLOCKS), max_size=6), max_size=12))
+def test_one_warning_until_a_whole_period_was_calm(caplog: pytest.LogCaptureFixture, periods: list[list[int]]) -> None:
     caplog.clear()
     alarm = KVAlarm()
+    expected: list[str] = []
     with caplog.at_level(logging.INFO, "inflight.metrics.alarm"):
-        for num_held in levels:
-            alarm.watch(holding(num_held))
-    # What is left of the levels outside the two marks, neighbours on the same side being one.
-    marked = [share >= HIGH for level in levels if (share := level / NUM_BLOCKS) >= HIGH or share <= LOW]
-    sides = [side for index, side in enumerate(marked) if index == 0 or side != marked[index - 1]]
-    if sides and not sides[0]:
-        del sides[0]  # nobody says that there is room where there always was
-    assert [record.levelname == "WARNING" for record in caplog.records] == sides
+        for levels in periods:
+            for num_held in levels:
+                alarm.watch(holding(num_held))
+            alarm.end_period()
+            peak = max(levels, default=0) / NUM_BLOCKS
+            if peak >= HIGH and expected[-1:] != ["WARNING"]:
+                expected.append("WARNING")
+            elif peak < LOW and expected[-1:] == ["WARNING"]:
+                expected.append("INFO")
+    assert [record.levelname for record in caplog.records] == expected

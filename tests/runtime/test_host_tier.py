@@ -128,12 +128,24 @@ def test_a_file_holds_blocks_and_has_no_name(tmp_path: Path) -> None:
     assert HostBlocks(kv, 0, CPU, tmp_path / "swap").num_blocks == 0
 
 
+def test_a_file_has_no_name_while_it_is_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is killed in that time, which is long where a disk is slow, leaves no file that bars the next start."""
+    file = tmp_path / "swap"
+    seen: list[bool] = []
+    allocate = os.posix_fallocate
+    monkeypatch.setattr(os, "posix_fallocate", lambda *args: (seen.append(file.exists()), allocate(*args)))
+    HostBlocks(OddStore(), 2, CPU, file)
+    assert seen == [False]
+
+
 def test_a_file_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_text("not yours")
-    with pytest.raises(ValueError, match=r"kept cannot be created: File exists"):
+    with pytest.raises(ValueError, match=r"kept' cannot be created: File exists"):
         HostBlocks(OddStore(), 1, CPU, kept)
     assert kept.read_text() == "not yours"
+    with pytest.raises(ValueError, match=r"swap_file 'a.x00b' cannot be created"):
+        HostBlocks(OddStore(), 1, CPU, Path("a\0b"))
     with pytest.raises(ValueError, match="No such file or directory"):
         HostBlocks(OddStore(), 1, CPU, tmp_path / "nowhere" / "swap")
 

@@ -154,6 +154,13 @@ def test_a_step_must_be_answered_before_the_next():
         ({"priority_ageing_s": float("nan")}, "priority_ageing_s"),
         ({"max_preemptions": -1}, "max_preemptions"),
         ({"max_num_waiting_seqs": 0}, "max_num_waiting_seqs"),
+        ({"enable_prefix_caching": "no"}, "enable_prefix_caching must be true or false"),
+        ({"watermark_high": True}, "watermark_high must be a number"),
+        ({"watermark_low": "a"}, "watermark_low must be a number"),
+        ({"watermark_low": 0.95}, "the low one not above the high one"),
+        ({"watermark_high": float("nan")}, "watermark_high"),
+        ({"kv_reserve_blocks": -1}, "kv_reserve_blocks"),
+        ({"prefix_cache": "tree"}, "prefix_cache must be one of"),
         ({"max_model_len": 257}, "256"),
     ],
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from inflight import config
-from inflight.assemble import largest_step, without_idle_swap_space
+from inflight.assemble import effective_max_model_len, largest_step, without_idle_swap_space
 from inflight.commands.plan_callers import batch_report, num_callers
 from inflight.commands.plan_report import (
     BudgetReport,
@@ -24,6 +24,7 @@ from inflight.commands.plan_report import (
 )
 from inflight.commands.plan_text import as_text
 from inflight.config import EngineConfig
+from inflight.engine.executor import KVCapacity
 from inflight.hub.home import expand_home
 from inflight.hub.resolve import ModelFiles, resolve
 from inflight.runtime.config import RuntimeConfig
@@ -70,13 +71,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, print the plan, and write it where that was asked for."""
+    """Plan, print the plan, and write it where that was asked for; 1 if a server would not start."""
     report = plan_report(config.from_args(PlanConfig, args), config.from_args(EngineConfig, args))
     print(as_text(report))
     if args.json is not None:
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
         print(f"the plan is in {args.json}", file=sys.stderr)
-    return 0
+    return 0 if report.budget is not None else 1
 
 
 def plan_report(asked: PlanConfig, engine: EngineConfig) -> PlanReport:
@@ -115,6 +116,11 @@ def plan_report(asked: PlanConfig, engine: EngineConfig) -> PlanReport:
     )
     if isinstance(plan, InsufficientMemory):
         return replace(report, why_not=str(plan))
+    try:
+        capacity = KVCapacity(plan.num_blocks, runtime.block_size, demand.block_bytes)
+        effective_max_model_len(demand.model.max_position_embeddings, engine.scheduler, capacity)
+    except ValueError as error:
+        return replace(report, why_not=str(error))
     plans = {name: planned(name) for name in TABLE_FORMATS}
     measured = _measured_report(files.path, plan, steps) if asked.measure else None
     return replace(report, budget=_budget_report(plan, plans, engine, asked), measured=measured)

@@ -54,6 +54,7 @@ class Reporter:
 
     def log_period(self, now_s: float) -> None:
         """Log the period since the last call, unless nothing happened in it and nothing runs or waits."""
+        self._alarm.end_period()
         start_s, self._period_start_s = self._period_start_s, now_s
         period, self._period = self._period, Period()
         stats = self._stats

@@ -134,12 +134,24 @@ class ContinuousConfig(SchedulerConfig):
         _one_of("prefix_cache", self.prefix_cache, PREFIX_CACHES)
         _one_of("admission", self.admission, ADMISSIONS)
         _one_of("preemption_mode", self.preemption_mode, PREEMPTION_MODES)
+        for name in ("enable_chunked_prefill", "enable_prefix_caching"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        for name in ("watermark_low", "watermark_high"):
+            if type(getattr(self, name)) not in (int, float):
+                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
         low, high = self.watermark_low, self.watermark_high
         if not 0 <= low <= high <= 1 or high == 0:  # NaN compares false, and is refused
             raise ValueError(
                 f"watermark_low and watermark_high must be in [0, 1], the low one not above the high one, got {low} "
                 f"and {high}"
             )
+
+    @property
+    def prefix_index(self) -> str:
+        """One of ``PREFIX_CACHES``: none, too, where caching is off or no memory could be shared."""
+        shares = self.enable_prefix_caching and self.kv_allocator == "paged"
+        return self.prefix_cache if shares else "none"
 
     @property
     def num_seats(self) -> int:

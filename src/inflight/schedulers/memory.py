@@ -31,9 +31,9 @@ def make_kv_cache(
 
 
 def _make_index(config: ContinuousConfig, block_size: int, hash_key: bytes) -> PrefixIndex | None:
-    if not config.enable_prefix_caching or config.prefix_cache == "none":
+    if config.prefix_index == "none":
         return None
-    if config.prefix_cache == "hash":
+    if config.prefix_index == "hash":
         from inflight.cache.prefix_hash import HashPrefixIndex
 
         return HashPrefixIndex(block_size, hash_key)

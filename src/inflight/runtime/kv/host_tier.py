@@ -99,8 +99,10 @@ def _map_new_file(path: Path, num_bytes: int) -> NDArray[np.uint8]:
         raise ValueError("swap_file needs a system that can allocate a file (posix_fallocate), which this one cannot")
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise ValueError(f"swap_file {path} cannot be created: {error.strerror}") from error
+        os.unlink(path)  # before the slow part: who is killed in it leaves no name behind
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"swap_file {str(path)!r} cannot be created: {reason}") from error
     try:
         os.posix_fallocate(descriptor, 0, num_bytes)
         return np.frombuffer(mmap.mmap(descriptor, num_bytes), dtype=np.uint8)
@@ -108,4 +110,3 @@ def _map_new_file(path: Path, num_bytes: int) -> NDArray[np.uint8]:
         raise InsufficientMemory(f"swap_file {path} cannot hold {num_bytes:,} bytes: {error.strerror}") from error
     finally:
         os.close(descriptor)
-        os.unlink(path)

@@ -9,15 +9,23 @@ from typing import Any
 from inflight.runtime.errors import UnsupportedModel
 
 MOST = 2**30  # of what is counted: products of two or three such numbers are still sizes of memory
+MOST_LAYERS = 10_000  # which are walked one by one
 
 
-def whole(file: Path, key: str, value: Any) -> int:
-    """An integer from 1 to ``MOST``. Raises ``UnsupportedModel``."""
+def whole(file: Path, key: str, value: Any, most: int = MOST) -> int:
+    """An integer from 1 to ``most``. Raises ``UnsupportedModel``."""
     if type(value) is not int or value < 1:
         raise UnsupportedModel(f"{file}: {key} must be an integer from 1, got {value!r}")
-    if value > MOST:
-        raise UnsupportedModel(f"{file}: {key} must be at most {MOST:,}, got {value:,}")
+    if value > most:
+        raise UnsupportedModel(f"{file}: {key} must be at most {most:,}, got {value:,}")
     return value
+
+
+def flag(file: Path, key: str, value: Any) -> bool:
+    """True or false; absent (``None``) is false. Raises ``UnsupportedModel``."""
+    if value is not None and type(value) is not bool:
+        raise UnsupportedModel(f"{file}: {key} must be true or false, got {value!r}")
+    return bool(value)
 
 
 def positive(file: Path, key: str, value: Any) -> float:

@@ -15,6 +15,7 @@ from torch import Tensor
 from inflight.runtime.errors import UnsupportedModel
 from inflight.runtime.models.base import ALL_ROWS
 from inflight.runtime.models.llama_sizes import count_parameters
+from inflight.runtime.weights.checks import flag
 from inflight.runtime.weights.safetensors import read_config, read_json
 
 
@@ -26,8 +27,9 @@ class ConfigAlone:
 
     def __init__(self, file: Path) -> None:
         settings: Mapping[str, object] = read_json(file)
-        config = read_config(file, dict(settings), bool(settings.get("tie_word_embeddings", False)), 0)
-        biases = (bool(settings.get(name, False)) for name in ("attention_bias", "mlp_bias"))
+        names = ("tie_word_embeddings", "attention_bias", "mlp_bias")
+        tied, *biases = (flag(file, name, settings.get(name)) for name in names)
+        config = read_config(file, dict(settings), tied, 0)
         self.config = replace(config, num_parameters=count_parameters(config, *biases))
         self._file = file
 

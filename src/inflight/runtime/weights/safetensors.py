@@ -14,7 +14,7 @@ from torch import Tensor
 from inflight.runtime.errors import UnsupportedModel
 from inflight.runtime.models.base import ALL_ROWS, ModelConfig
 from inflight.runtime.models.registry import check_architecture
-from inflight.runtime.weights.checks import check_heads, positive, whole
+from inflight.runtime.weights.checks import MOST, MOST_LAYERS, check_heads, flag, positive, whole
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -37,7 +37,8 @@ class SafetensorsCheckpoint:
         except (SafetensorError, OSError) as error:
             raise UnsupportedModel(f"the weights in {folder} cannot be read: {error}") from error
         self._files = {name: file for file in files for name in file.keys()}  # noqa: SIM118, not a mapping
-        tied = bool(settings.get("tie_word_embeddings", False)) or "lm_head.weight" not in self._files
+        tied = flag(folder / "config.json", "tie_word_embeddings", settings.get("tie_word_embeddings"))
+        tied = tied or "lm_head.weight" not in self._files
         num_parameters = sum(
             math.prod(file.get_slice(name).get_shape())
             for name, file in self._files.items()
@@ -107,11 +108,11 @@ def read_config(file: Path, settings: dict[str, Any], tied: bool, num_parameters
     if rope.get("partial_rotary_factor", settings.get("partial_rotary_factor", 1.0)) != 1.0:
         raise UnsupportedModel(f"{file}: partial rotary embeddings are not supported")
 
-    def size(key: str, default: int | None = None) -> int:
+    def size(key: str, default: int | None = None, most: int = MOST) -> int:
         value = settings.get(key)
         if value is None and default is None:
             raise UnsupportedModel(f"{file} lacks {key}")
-        return whole(file, key, default if value is None else value)
+        return whole(file, key, default if value is None else value, most)
 
     hidden_size, num_heads = size("hidden_size"), size("num_attention_heads")
     num_kv_heads = size("num_key_value_heads", num_heads)
@@ -122,7 +123,7 @@ def read_config(file: Path, settings: dict[str, Any], tied: bool, num_parameters
         vocab_size=size("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=size("intermediate_size"),
-        num_hidden_layers=size("num_hidden_layers"),
+        num_hidden_layers=size("num_hidden_layers", most=MOST_LAYERS),
         num_attention_heads=num_heads,
         num_key_value_heads=num_kv_heads,
         head_dim=head_dim,
