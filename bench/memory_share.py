@@ -18,7 +18,7 @@ from inflight.runtime.config import RuntimeConfig
 ADVICE = (
     "preemptions: {first} with {first_share:g} of the budget ({first_blocks} blocks), {last} with {last_share:g} "
     "({last_blocks} blocks). From {calm_share:g} on there are at most {few}, and {calm_speed:.0f} instead of "
-    "{first_speed:.0f} output tokens/s: raise gpu_memory_utilization that far."
+    "{first_speed:.0f} output tokens/s: raise gpu_memory_utilization that far where memory is short."
 )
 
 

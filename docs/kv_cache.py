@@ -19,6 +19,7 @@ from matplotlib import pyplot
 
 HERE = Path(__file__).parent
 PAGE, STORED = HERE / "kv_cache.md", HERE / "kv_cache.json"
+BLOCK_BYTES = 368_640  # of the built-in model, in bfloat16
 INK, BLUE, ORANGE, GREY = "#1f2430", "#2563a8", "#c2570c", "#8a919e"
 
 
@@ -34,7 +35,7 @@ def machine(run: dict) -> str:
 def prefix_bits(run: dict) -> str:
     lines = [
         f"`python bench/prefix_bits.py`: random walks down a tree of random tokens, over {run['num_blocks']} blocks, "
-        "with each index and without. Compared are all logits of all steps of every request, bit by bit.",
+        "with `hash`, with `radix` and without. Compared are all logits of all steps of every request, bit by bit.",
         "",
         "| KV format | prompts | that hit | of their tokens | blocks evicted | rows of logits | requests that differ |",
         "|---|---|---|---|---|---|---|",
@@ -58,21 +59,21 @@ def conversation(run: dict) -> str:
         f"trace, in real time: {run['notes'][0]}. That is more than this machine can do, and the queue grows to the "
         f"end. A cache that never forgets would find {run['bound']:.1%} of the prompt tokens.",
         "",
-        "| prefix cache | blocks | found | TTFT p50 | p99 | whole answer p50 | p99 | requests/s | blocks evicted |",
+        "| prefix cache | blocks | found | first token p50 | p99 | whole answer p50 | p99 | requests/s | evicted |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, one in run["runs"].items():
         index, num_blocks = name.split()
-        ttft, e2e = one["ttft_s"], one["e2e_s"]
-        lines.append(
-            f"| {index} | {int(num_blocks):,} | {one['hit_rate']:.1%} | {time(ttft['p50'])} | {time(ttft['p99'])} | "
-            f"{time(e2e['p50'])} | {time(e2e['p99'])} | {one['requests_per_s']:.2f} | {one['num_evicted_blocks']:,} |"
-        )
+        memory = f"{int(num_blocks):,} ({int(num_blocks) * BLOCK_BYTES / 2**30:.1f} GiB)"
+        times = (one["ttft_s"]["p50"], one["ttft_s"]["p99"], one["e2e_s"]["p50"], one["e2e_s"]["p99"])
+        cells = (index, memory, f"{one['hit_rate']:.1%}", *map(time, times), f"{one['requests_per_s']:.2f}")
+        lines.append(f"| {' | '.join(cells)} | {one['num_evicted_blocks']:,} |")
     same = len({one["output_sha256"] for one in run["runs"].values()}) == 1
     lines += [
         "",
-        f"All outputs are {'the same' if same else 'NOT the same'}. By simulation a cache of {rates} finds so much"
-        f"{'' if differ else ', by hash and by radix tree alike'}. {machine(run)}.",
+        f"All outputs are {'the same' if same else 'NOT the same'}. By simulation a cache of {rates} finds so "
+        f"much{'' if differ else ', by hash and by radix tree alike'}. On this traffic the default, a GiB, finds a "
+        f"quarter of what there is: raise `--kv-cache-memory-bytes`. {machine(run)}.",
     ]
     return "\n".join(lines)
 
@@ -97,37 +98,46 @@ def pressure(run: dict) -> str:
     def speed(name: str) -> float:
         return middle(name, lambda one: one["output_tokens_per_s"])
 
+    def speeds(name: str) -> str:
+        each = ", ".join(f"{one['output_tokens_per_s']:.0f}" for one in results[name])
+        return f"{speed(name):.0f} ({each})"
+
     lines = [
-        f"`python bench/pressure.py`: {run['num_requests']} requests at once, 32 seats; 32 rows would fill "
-        f"{run['num_blocks_wanted']:.0f} blocks in the mean, and there are {run['num_blocks']}. The baseline is the "
-        "best number of seats for that memory, as one would find it by trying.",
+        f"`python bench/pressure.py`: {run['num_requests']} requests at once, no prefix cache, 32 seats; 32 rows would "
+        f"fill {run['num_blocks_wanted']:.0f} blocks in the mean, and there are {run['num_blocks']}. The baseline is "
+        "the best number of seats for that memory, as one would find it by trying.",
         "",
         "| | output tokens/s | of the best fixed | whole answer p99 | preemptions | blocks swapped out |",
         "|---|---|---|---|---|---|",
     ]
     for name in results:
-        title = {"plenty": "enough memory", "auto": "**auto** (default)"}.get(name, name)
+        title = {"plenty": "enough memory (4,096 blocks)", "auto": "**auto** (default)"}.get(name, name)
         if name == best:
             title += " rows: the best"
         elif name.startswith("fixed"):
             title += " rows"
         tail_s = middle(name, lambda one: one["e2e_s"]["p99"])
         lines.append(
-            f"| {title} | {speed(name):.0f} | {speed(name) / speed(best):.0%} | {time(tail_s)} | "
+            f"| {title} | {speeds(name)} | {speed(name) / speed(best):.0%} | {time(tail_s)} | "
             f"{middle(name, lambda one: one['num_preemptions']):.0f} | "
             f"{middle(name, lambda one: one['num_swapped_out_blocks']):,.0f} |"
         )
     runs = len(results["auto"])
     same = "one hash" if run["num_hashes"] == 1 else f"{run['num_hashes']} DIFFERENT hashes"
-    lines += ["", f"Medians of {runs} runs that took turns; {same} of all outputs. {machine(run)}."]
+    lines += [
+        "",
+        f"Of {runs} runs that took turns, each and their median; {same} of all outputs. Fixed rows: `--admission "
+        "none`, recompute; all others watermark, unless they name another. `swap` and `auto` have a host "
+        f"tier of 1 GiB beside the blocks. {machine(run)}.",
+    ]
     return "\n".join(lines)
 
 
 def memory_share(run: dict) -> str:
     draw_shares(run)
     return (
-        f"`python bench/memory_share.py`: a budget of {run['budget_bytes'] / 1e6:.0f} MB for weights, activations and "
-        "KV, and more and more of it used.\n\n"
+        f"`python bench/memory_share.py`: 224 requests at once, no prefix cache, no host tier; a budget of "
+        f"{run['budget_bytes'] / 1e6:.0f} MB for weights, activations and KV, and more and more of it used.\n\n"
         "![Preemptions fall and throughput rises with the share of the budget](kv_share.svg)\n\n"
         f"What the script advises: {run['advice']} {machine(run)}."
     )
