@@ -14,6 +14,7 @@ from inflight.runtime.calibrate import MAX_TOKENS
 from inflight.runtime.config import RuntimeConfig
 from inflight.runtime.errors import InsufficientMemory, UnsupportedModel
 from inflight.runtime.forward import ForwardPass
+from inflight.runtime.freed_memory import give_back
 from inflight.runtime.kv import paged
 from inflight.runtime.kv.base import BlockStore, KVStore
 from inflight.runtime.kv.dense import DenseKV
@@ -96,6 +97,7 @@ def load_executor(path: Path, config: RuntimeConfig, largest_step: LargestStep =
         raise UnsupportedModel(f"{path}: {error}") from error
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise InsufficientMemory(f"the model does not fit: {error}") from error
+    give_back()  # what loading has freed, up to a fifth of the weights
     return ModelExecutor(forward, checkpoint.config, device, (why, *notes))
 
 

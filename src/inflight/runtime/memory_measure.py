@@ -11,6 +11,7 @@ from inflight.core.errors import InflightError
 from inflight.core.output import NewSequence, ScheduledSequence, SchedulerOutput
 from inflight.core.request import SamplingParams
 from inflight.engine.executor import Executor
+from inflight.runtime.freed_memory import give_back
 from inflight.runtime.models.llama_sizes import StepSize
 
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -78,6 +79,7 @@ def _lengths(step: StepSize) -> list[int]:
 def _resident_bytes() -> int:
     """Memory that is the process's own: what is mapped from files can be dropped, and does not count."""
     gc.collect()
+    give_back()
     status = _status()
     return status["RssAnon"] + status["RssShmem"]
 
