@@ -61,7 +61,7 @@ def measure(config: KernelsConfig, sizes: Sizes | None = None) -> dict[str, Any]
     path = resolve(config.model).path
     checkpoint = open_checkpoint(path)
     setup = Setup(checkpoint.config, best_isa, num_threads, budget_s=sizes.budget_s)
-    in_blocks = checkpoint.load_blocks("model.layers.0.mlp.down_proj.weight") is not None
+    in_blocks = checkpoint.has_blocks("model.layers.0.mlp.down_proj.weight")
     peaks = measure_peaks(best_isa, num_threads, sizes.num_tries, sizes.read_sizes)
     times = [one for format in ("int8", "q4") for one in products(setup, format, sizes.rows)]
     for format in KV_FORMATS:

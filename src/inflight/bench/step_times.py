@@ -82,7 +82,7 @@ def packed_bytes(checkpoint: Checkpoint, quantization: str) -> int:
         for layer in range(_count(checkpoint.config, matrix)):
             names = [f"model.layers.{layer}.{name}.weight" for name in _TENSORS.get(matrix.name, ())]
             names = names or ["lm_head.weight" if "lm_head.weight" in checkpoint else "model.embed_tokens.weight"]
-            in_blocks = quantization == "q4" and all(checkpoint.load_blocks(name) is not None for name in names)
+            in_blocks = quantization == "q4" and all(map(checkpoint.has_blocks, names))
             kind = kernels.WeightFormat.Q4 if in_blocks else kernels.WeightFormat.INT8
             total += kernels.weight_bytes(kind, matrix.num_outputs, matrix.num_inputs)
     return total

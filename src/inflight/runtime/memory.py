@@ -33,6 +33,6 @@ def demand_of(checkpoint: Checkpoint, config: RuntimeConfig, quantization: str, 
         return torch_demand(checkpoint.config, config)
 
     def is_4_bit(name: str) -> bool:
-        return checkpoint.load_blocks(f"{name}.weight") is not None
+        return checkpoint.has_blocks(f"{name}.weight")
 
     return native_demand(checkpoint.config, config, quantization, num_threads, is_4_bit)

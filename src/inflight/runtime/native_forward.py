@@ -24,7 +24,7 @@ class NativeForward:
         program: kernels.ForwardPass,
         logits: kernels.Buffer,
         best: kernels.Buffer,
-        swap: HostBlocks,
+        host: HostBlocks,
         capacity: KVCapacity,
         num_threads: int,
     ) -> None:
@@ -33,11 +33,11 @@ class NativeForward:
         self._program = program
         self._logits = logits
         self._best = best
-        self._swap = swap
+        self._host = host
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """See ``ForwardPass``."""
-        self._swap.copy(copies)
+        self._host.copy(copies)
 
     def run(self, scheduled: Sequence[ScheduledSequence]) -> StepLogits:
         """Run one step; see ``ForwardPass``. Raises ``ValueError`` for a token or a block that does not exist."""

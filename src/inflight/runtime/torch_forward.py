@@ -19,18 +19,18 @@ from inflight.runtime.models.base import Model
 class TorchForward:
     """See ``ForwardPass``."""
 
-    def __init__(self, model: Model, num_heads: int, kv: KVStore, swap: HostBlocks, device: torch.device) -> None:
-        self.capacity = KVCapacity(kv.num_blocks, kv.block_size, kv.bytes_per_block, swap.num_blocks)
+    def __init__(self, model: Model, num_heads: int, kv: KVStore, host: HostBlocks, device: torch.device) -> None:
+        self.capacity = KVCapacity(kv.num_blocks, kv.block_size, kv.bytes_per_block, host.num_blocks)
         self.num_threads = torch.get_num_threads()
         self._model = model
         self._num_heads = num_heads
         self._kv = kv
-        self._swap = swap
+        self._host = host
         self._device = device
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """See ``ForwardPass``."""
-        self._swap.copy(copies)
+        self._host.copy(copies)
 
     def run(self, scheduled: Sequence[ScheduledSequence]) -> StepLogits:
         """Run one step; see ``ForwardPass``. Raises what torch raises."""

@@ -103,8 +103,12 @@ class ContinuousScheduler:
         """Decide the next step, with at least one row, or say that nothing can run."""
         if self._in_flight is not None:
             raise InvariantViolation(f"step {self._in_flight.step} is still in flight")
+        step = _Step(Budget(self._max_num_batched_tokens, self.config.max_num_seqs, len(self._running)))
         suspect = next((seq for seq in self._running if seq.retry_len), None)
-        step = self._step_again(suspect) if suspect else self._fill_step()
+        if suspect is not None:
+            self._run_again(suspect, step)
+        else:
+            self._fill(step)
         if not step.rows:
             return Idle()
         self._in_flight = SchedulerOutput(
@@ -182,9 +186,8 @@ class ContinuousScheduler:
 
     # -- how a step is filled ------------------------------------------------------------------------------------
 
-    def _fill_step(self) -> _Step:
+    def _fill(self, step: _Step) -> None:
         """One pass over running and waiting rows, merged in the one order."""
-        step = _Step(Budget(self._max_num_batched_tokens, self.config.max_num_seqs, len(self._running)))
         newcomers = self._newcomers()
         newcomer = next(newcomers, None)
         position = 0
@@ -199,7 +202,6 @@ class ContinuousScheduler:
             if row is not None:
                 step.rows.append(row)
                 position += 1
-        return step
 
     def _newcomers(self) -> Iterator[Sequence]:
         """Those who wait as the step begins, in their order."""
@@ -260,12 +262,10 @@ class ContinuousScheduler:
         insort(self._running, seq, key=by_order)
         return row_of(seq, num_tokens, grant.table)
 
-    def _step_again(self, seq: Sequence) -> _Step:
+    def _run_again(self, seq: Sequence, step: _Step) -> None:
         """The row of a failed step once more, alone: if it fails again, it is the culprit."""
-        step = _Step(Budget(self._max_num_batched_tokens, self.config.max_num_seqs, len(self._running)))
         step.rows.append(row_of(seq, seq.retry_len, self._kv.block_table(seq.seq_id)))
         step.copies += self._kv.coming_in(seq.seq_id)
-        return step
 
     def _preempt(self, seq: Sequence, cause: str, step: _Step) -> None:
         """Take a row's memory away; its tokens stay, and it waits at its old place in the order."""

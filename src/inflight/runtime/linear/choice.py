@@ -41,7 +41,7 @@ def choose_quantization(config: RuntimeConfig, device: torch.device, checkpoint:
         raise ValueError(
             f"quantization {asked} computes in float32 beside its products, so dtype must not be {config.dtype}"
         )
-    if asked == "q4" and checkpoint.load_blocks("model.layers.0.mlp.down_proj.weight") is None:
+    if asked == "q4" and not checkpoint.has_blocks("model.layers.0.mlp.down_proj.weight"):
         raise UnsupportedModel("q4 takes 4-bit blocks as a GGUF holds them (Q4_0, Q4_1), and this model has none")
     return asked, f"Kernels: native ({isa().name}), weights in {asked}"
 

@@ -63,6 +63,9 @@ class Checkpoint(Protocol):
         Raises ``UnsupportedModel`` if it is missing.
         """
 
+    def has_blocks(self, name: str) -> bool:
+        """Whether ``load_blocks`` would give some: read from the tensor's facts, not from the tensor."""
+
     def load_blocks(self, name: str) -> tuple[str, NDArray[np.uint8]] | None:
         """Read the rows of a tensor of 4-bit blocks as they are stored: format, bytes ``[rows, row_bytes]``.
 

@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from inflight.runtime.errors import UnsupportedModel
@@ -22,7 +20,7 @@ from inflight.runtime.weights.safetensors import read_config, read_json
 class ConfigAlone:
     """See ``Checkpoint``: the facts, with parameters reckoned from them. Raises ``UnsupportedModel``.
 
-    Its tensors cannot be read, but for one question: each is said to come in 4-bit blocks, so that q4 can be planned.
+    Its tensors cannot be read; each is said to come in 4-bit blocks, so that q4 can be planned.
     """
 
     def __init__(self, file: Path) -> None:
@@ -45,9 +43,13 @@ class ConfigAlone:
         """Raise ``UnsupportedModel``."""
         self._refuse()
 
-    def load_blocks(self, name: str) -> tuple[str, NDArray[np.uint8]]:
-        """No blocks, in a format of 4 bits."""
-        return "Q4_1", np.zeros((0, 0), dtype=np.uint8)
+    def has_blocks(self, name: str) -> bool:
+        """Yes, of each."""
+        return True
+
+    def load_blocks(self, name: str) -> NoReturn:
+        """Raise ``UnsupportedModel``."""
+        self._refuse()
 
     def _refuse(self) -> NoReturn:
         raise UnsupportedModel(f"{self._file} comes without weights")

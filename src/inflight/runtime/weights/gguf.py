@@ -69,11 +69,15 @@ class GGUFCheckpoint:
         # A float32 tensor is a view of the read-only mapping, which torch must own before it can be written to.
         return torch.from_numpy(values if values.flags.writeable else values.copy()).to(dtype)
 
+    def has_blocks(self, name: str) -> bool:
+        """Whether a tensor is in Q4_0 or Q4_1."""
+        return self._find(name).tensor_type.name in ("Q4_0", "Q4_1")
+
     def load_blocks(self, name: str) -> tuple[str, NDArray[np.uint8]] | None:
         """Read the rows of a tensor in Q4_0 or Q4_1."""
-        tensor = self._find(name)
-        if tensor.tensor_type.name not in ("Q4_0", "Q4_1"):
+        if not self.has_blocks(name):
             return None
+        tensor = self._find(name)
         return tensor.tensor_type.name, self._in_order(name, tensor.data)
 
     def _find(self, name: str) -> ReaderTensor:

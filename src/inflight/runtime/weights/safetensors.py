@@ -64,6 +64,10 @@ class SafetensorsCheckpoint:
             raise UnsupportedModel(f"the checkpoint has no tensor {name}")
         return self._files[name].get_slice(name)
 
+    def has_blocks(self, name: str) -> bool:
+        """There are none in this format."""
+        return False
+
     def load_blocks(self, name: str) -> None:
         """There are no 4-bit blocks in this format."""
 
